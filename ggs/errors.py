@@ -1,0 +1,55 @@
+"""Every exception that GGS raises on purpose.
+
+    GGSError                      what a user can get wrong or a cluster can do to a job
+    ├── ConfigurationError        a setting's name or value; never worth a retry
+    ├── UnsupportedError          an optimizer, parameter or wrapper that GGS cannot work with
+    ├── MismatchError             the workers do not agree on model, settings or versions
+    ├── NonFiniteError            too many steps in a row had a NaN or inf gradient
+    ├── DivergenceError           replicas that must be bit-identical are not
+    ├── WireError                 a damaged or foreign message
+    ├── EnvironmentVariableError  an OpenPAI environment variable that is missing or wrong
+    ├── CheckpointError           a checkpoint that is damaged, foreign or cannot be written
+    └── PAIError                  what the OpenPAI server, or the way to it, answered
+
+Their messages are one line: what was found, where, and the way out.
+"""
+
+
+class GGSError(Exception):
+    """Base of all errors that GGS raises on purpose."""
+
+
+class ConfigurationError(GGSError, ValueError):
+    """A setting's name or value is wrong."""
+
+
+class UnsupportedError(GGSError, TypeError):
+    """An optimizer, parameter or wrapper cannot work with GGS."""
+
+
+class MismatchError(GGSError, RuntimeError):
+    """The workers of one job do not agree with each other."""
+
+
+class NonFiniteError(GGSError, ArithmeticError):
+    """Too many steps in a row were skipped for a NaN or an infinite gradient."""
+
+
+class DivergenceError(GGSError, RuntimeError):
+    """Replicas that must be bit-identical are not."""
+
+
+class WireError(GGSError, ValueError):
+    """A message is damaged, or comes from another version or configuration."""
+
+
+class EnvironmentVariableError(GGSError, ValueError):
+    """A variable of OpenPAI's environment is missing or has an impossible value."""
+
+
+class CheckpointError(GGSError, RuntimeError):
+    """A checkpoint is damaged, belongs to another run, or cannot be written."""
+
+
+class PAIError(GGSError, RuntimeError):
+    """An OpenPAI server, or the way to it, refused."""

@@ -1,0 +1,1 @@
+"""The OpenPAI side: environment, job files, REST client and local OpenPAI. Imports no torch."""

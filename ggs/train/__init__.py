@@ -1,0 +1,1 @@
+"""The trainer behind ``ggs train`` and ``entrypoint.py``."""
