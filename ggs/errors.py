@@ -10,6 +10,8 @@
     ├── EnvironmentVariableError  an OpenPAI environment variable that is missing or wrong
     ├── CheckpointError           a checkpoint that is damaged, foreign or cannot be written
     └── PAIError                  what the OpenPAI server, or the way to it, answered
+        ├── ServerRefusedError    the server answered, and said no; has its status and code
+        └── UnreachableError      no usable answer came: network, TLS, proxy, time-out
 
 Their messages are one line: what was found, where, and the way out.
 """
@@ -53,3 +55,19 @@ class CheckpointError(GGSError, RuntimeError):
 
 class PAIError(GGSError, RuntimeError):
     """An OpenPAI server, or the way to it, refused."""
+
+
+class ServerRefusedError(PAIError):
+    """The server answered and refused.
+
+    ``status`` is HTTP's, ``code`` is OpenPAI's (``ConflictJobError`` ...) or "" where it sends none.
+    """
+
+    def __init__(self, message: str, status: int, code: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class UnreachableError(PAIError):
+    """No usable answer came: name, network, TLS, proxy, time-out or a damaged body."""
