@@ -15,7 +15,7 @@ _KILL = re.compile(r"(?P<role>[A-Za-z_]\w*):(?P<index>\d+)@(?P<seconds>\d+(\.\d+
 
 @dataclass(frozen=True)
 class Kill:
-    """Kill task ``index`` of ``role`` with SIGKILL, ``seconds`` after the first attempt has started."""
+    """Kill task ``index`` of ``role``, ``seconds`` after the start of the first attempt."""
 
     role: str
     index: int
@@ -27,7 +27,8 @@ class LocalOptions:
     """How to run a job here. Every string is as a person types it."""
 
     engine: EngineName = "docker"
-    """``docker``: a container and an address per task. ``process``: a process group and a loopback address."""
+    """``docker``: a container and an address per task; ``process``: a process group and a loopback
+    address."""
     settings: Sequence[str] = ()
     """``name=value``: replaces ``parameters.name`` of the job file."""
     gpus: int | None = None
@@ -35,22 +36,30 @@ class LocalOptions:
     keep: bool = False
     """Leave containers and networks behind for a look, and say how to remove them."""
     kills: Sequence[str] = ()
-    """``ROLE:INDEX@SECONDS``: tasks to kill in the first attempt."""
+    """``ROLE:INDEX@SECONDS``: tasks to kill with SIGKILL in the first attempt."""
     storages: Sequence[str] = ()
-    """``NAME=PATH``: the folder that stands for a storage. Default: a folder under the run folder."""
+    """``NAME=PATH``: the folder that stands for a storage. Default: one under the run folder."""
     folder: Path | None = None
     """Where logs and storages go. Default: ``runs/local/<job>-<time>``."""
     user: str = "local"
     """The submitter, as in ``PAI_USER_NAME`` and ``user~job``."""
+    max_attempts: int = 10
+    """Some failures OpenPAI retries for ever; here that ends after so many attempts."""
 
     def __post_init__(self) -> None:
         if self.engine not in ("docker", "process"):
             raise ConfigurationError(f"--engine {self.engine}: use docker or process")
         if self.gpus is not None and self.gpus < 0:
             raise ConfigurationError(f"--gpus {self.gpus}: give 0 or more")
+        if self.max_attempts < 1:
+            raise ConfigurationError(f"--max-attempts {self.max_attempts}: give 1 or more")
 
     def parsed_kills(self) -> list[Kill]:
-        """The kills asked for; ``ConfigurationError`` for one that is not ``ROLE:INDEX@SECONDS``."""
+        """The kills asked for.
+
+        Raises:
+            ConfigurationError: one is not ``ROLE:INDEX@SECONDS``.
+        """
         kills = []
         for text in self.kills:
             match = _KILL.fullmatch(text)
@@ -62,7 +71,12 @@ class LocalOptions:
         return kills
 
     def parsed_storages(self) -> dict[str, Path]:
-        """Folder per storage name; each must exist, so that a typing error does not train on nothing."""
+        """The folder of each storage that was given one.
+
+        Raises:
+            ConfigurationError: one is not ``NAME=PATH``, or the folder does not exist: a typing
+                error must not train on an empty folder.
+        """
         folders = {}
         for text in self.storages:
             name, separator, path = text.partition("=")
@@ -70,8 +84,6 @@ class LocalOptions:
                 raise ConfigurationError(f"--storage {text}: write NAME=PATH")
             folder = Path(path).expanduser().resolve()
             if not folder.is_dir():
-                raise ConfigurationError(
-                    f"--storage {text}: {folder} is no folder; create it first"
-                )
+                raise ConfigurationError(f"--storage {text}: no folder {folder}; create it first")
             folders[name] = folder
         return folders
