@@ -75,7 +75,8 @@ _LOG_RULES = [
         (228, r"unknown option|bad argument #2 to |invalid argument:", Reaction.NEVER),
         (
             229,
-            r"perhaps your file is in a different file format|exception occurred: error opening file"
+            r"perhaps your file is in a different file format"
+            r"|exception occurred: error opening file"
             r"|unicodeencodeerror:|unicodedecodeerror|eoferror: ran out of input"
             r"|cp: failed to close.*input/output error",
             Reaction.NEVER,
