@@ -1,0 +1,85 @@
+"""Exact top-k by magnitude over a flat residual, with what is selected taken out of it."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def select_reference(residual: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The plain twin of every selection kernel, on any device.
+
+    Args:
+        residual: (n,) float32 or float64, finite. Not changed.
+        k: how many elements, 0 to n.
+
+    Returns:
+        Indices (k,) int64, ascending, and values (k,) of the k largest magnitudes. Of equal
+        magnitudes, those with the lowest indices.
+    """
+    if k == 0:
+        return residual.new_empty(0, dtype=torch.int64), residual.new_empty(0)
+    magnitude = residual.abs()
+    # The k-th magnitude is unique even where topk's choice among equals is not.
+    threshold = torch.topk(magnitude, k, sorted=False).values.min()
+    above = (magnitude > threshold).nonzero().view(-1)
+    equal = (magnitude == threshold).nonzero().view(-1)[: k - above.numel()]
+    indices = torch.cat([above, equal]).sort().values
+    return indices, residual[indices]
+
+
+class Selector:
+    """Exact top-k by magnitude over one flat residual of `numel` elements."""
+
+    def __init__(self, numel: int) -> None:
+        self.numel = numel
+
+    def select_(self, residual: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Takes the k largest magnitudes out of `residual`.
+
+        Args:
+            residual: (numel,) contiguous float32 or float64, finite. Selected entries become 0.
+            k: how many, 0 to numel.
+
+        Returns:
+            Indices (k,) int64, ascending, and values (k,) of the residual's dtype: exactly the k
+            largest, of equal magnitudes those with the lowest indices.
+        """
+        indices, values = select_reference(residual, k)
+        residual[indices] = 0
+        return indices, values
+
+    def accumulate_and_select_(
+        self, residual: Tensor, update: Tensor, k: int
+    ) -> tuple[Tensor, Tensor]:
+        """`residual += update`, then `select_`, in the same pass over memory."""
+        return self.select_(residual.add_(update), k)
+
+    def select_segments_(
+        self,
+        residual: Tensor,
+        offsets: Sequence[int],
+        counts: Sequence[int],
+        update: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Takes the counts[i] largest of each segment offsets[i] ... offsets[i + 1] - 1.
+
+        Args:
+            residual: (numel,) contiguous float32 or float64, finite.
+            offsets: s + 1 of them, from 0 to numel, ascending.
+            counts: s of them, each 0 to the length of its segment.
+            update: (numel,), added to the residual first, in the same pass; None adds nothing.
+
+        Returns:
+            Indices (sum(counts),) int64 into the whole residual, ascending, and their values.
+        """
+        if update is not None:
+            residual.add_(update)
+        parts = []
+        for start, stop, count in zip(offsets, offsets[1:], counts, strict=False):
+            indices, values = select_reference(residual[start:stop], count)
+            parts.append((indices + start, values))
+        indices = torch.cat([part[0] for part in parts])
+        values = torch.cat([part[1] for part in parts])
+        residual[indices] = 0
+        return indices, values
