@@ -1,0 +1,320 @@
+"""A job file's YAML as OpenPAI's server reads it, with the line of every value.
+
+OpenPAI parses job files with js-yaml 3 (its successor LTP with js-yaml 4), which does not read
+every scalar as PyYAML does: `yes` is text, `012` is 10, `1:30` is 90. The resolver below is
+js-yaml 3's; where another reader disagrees, the document notes it. Reading a hostile file takes
+bounded time and memory: its size, its depth and the number of values after alias expansion are
+limited, and only plain data is ever built.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+
+import yaml
+
+from ggs.errors import ConfigurationError
+
+# Where a value sits: mapping keys and list positions from the top of the file.
+Path = tuple["str | int", ...]
+
+MAX_BYTES = 100 * 1024  # the server's body limit; a longer file is refused unread
+MAX_DEPTH = 40
+MAX_VALUES = 20_000  # counted after aliases are expanded
+
+_TAG = "tag:yaml.org,2002:"
+_YAML_1_1_BOOLEANS = re.compile(r"yes|no|on|off", re.IGNORECASE)
+_NULL = re.compile(r"~|null|Null|NULL|")
+_BOOLEAN = re.compile(r"true|True|TRUE|false|False|FALSE")
+_INTEGER = re.compile(
+    r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]+|0|[1-9][0-9_]*(?::[0-5]?[0-9])*)(?<!_)"
+)
+_FLOAT = re.compile(
+    r"[-+]?(?:0|[1-9][0-9_]*)(?:\.[0-9_]*)?(?:[eE][-+]?[0-9]+)?|\.[0-9_]+(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+\.[0-9_]*|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+)
+_TIMESTAMP = re.compile(r"\d{4}-\d{2}-\d{2}(?:(?:[Tt]|[ \t]+)\d{1,2}:\d{2}:\d{2}.*)?")
+# Scalars that js-yaml 3 and js-yaml 4 read differently.
+_VERSION_DEPENDENT = re.compile(r"[-+]?(?:0[0-9_]+|0o[0-7]+|[0-9][0-9_]*(?::[0-5]?[0-9])+.*)")
+
+
+class DocumentError(ConfigurationError):
+    """The text cannot be read as one YAML document. `line` is 1-based, `rule` names why."""
+
+    def __init__(self, rule: str, message: str, line: int = 1) -> None:
+        super().__init__(message)
+        self.rule = rule
+        self.line = line
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something in the YAML itself that readers refuse or disagree about."""
+
+    rule: str
+    path: Path
+    line: int
+    message: str
+
+
+@dataclass
+class Document:
+    """The plain values of a YAML text, and the 1-based line of each."""
+
+    text: str
+    value: object = None
+    lines: dict[Path, int] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+
+    def line(self, path: Path) -> int:
+        """Line of `path`, or of its nearest parent that the file contains."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+    def get(self, *path: str | int) -> object:
+        """The value at `path`, None where the file has none."""
+        value = self.value
+        for step in path:
+            if not contains(value, step):
+                return None
+            value = value[step]  # type: ignore[index]
+        return value
+
+
+def contains(value: object, step: str | int) -> bool:
+    """Whether `value` is a mapping with the key `step`, or a list with that position."""
+    if isinstance(value, list):
+        return isinstance(step, int) and step < len(value)
+    return isinstance(value, dict) and step in value
+
+
+def format_path(path: Path) -> str:
+    """`("taskRoles", "worker", "commands", 0)` as `taskRoles.worker.commands[0]`."""
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text
+
+
+def read_text(path: FilePath) -> str:
+    """A job file's text; DocumentError where it is too long or not UTF-8, OSError as the system's.
+
+    At most one byte over the server's limit is read, however long the file is.
+    """
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise DocumentError("file-too-large", f"the file is longer than {MAX_BYTES} bytes")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DocumentError("yaml-encoding", "the file is not UTF-8 text", line) from None
+
+
+def parse(text: str) -> Document:
+    """Read one YAML document; DocumentError where OpenPAI could not read it, or should not try."""
+    text = text.removeprefix("\ufeff")
+    if len(text) > MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+        raise DocumentError("file-too-large", f"the file is longer than {MAX_BYTES} bytes")
+    try:
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+        finally:
+            loader.dispose()
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        character = f"U+{error.character:04X}"
+        raise DocumentError("yaml-syntax", f"the character {character}", line) from None
+    except yaml.MarkedYAMLError as error:
+        raise _syntax_error(error) from None
+    document = Document(text)
+    if node is not None:
+        document.value = _Builder(document).build(node, ())
+    return document
+
+
+def _syntax_error(error: yaml.MarkedYAMLError) -> DocumentError:
+    mark = error.problem_mark or error.context_mark
+    line = mark.line + 1 if mark else 1
+    if error.context == "expected a single document in the stream":
+        return DocumentError("yaml-documents", "a second document starts here", line)
+    message = " ".join(filter(None, (error.context, error.problem)))
+    return DocumentError("yaml-syntax", message, line)
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader with js-yaml 3's scalars and a limited depth."""
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            line = self.get_mark().line + 1
+            raise DocumentError("yaml-too-complex", f"more than {MAX_DEPTH} levels deep", line)
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _name, _pattern in (
+    ("null", _NULL),
+    ("bool", _BOOLEAN),
+    ("int", _INTEGER),
+    ("float", _FLOAT),
+    ("timestamp", _TIMESTAMP),
+    ("merge", re.compile("<<")),
+):
+    _Loader.add_implicit_resolver(_TAG + _name, re.compile(rf"(?:{_pattern.pattern})\Z"), None)
+
+
+class _Builder:
+    """Turns nodes into plain values, and notes lines, duplicate keys and doubtful scalars."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._count = 0
+
+    def build(self, node: yaml.Node, path: Path) -> object:
+        line = node.start_mark.line + 1
+        self._count += 1
+        if self._count > MAX_VALUES or len(path) > MAX_DEPTH:
+            message = f"more than {MAX_VALUES} values, or an alias inside itself"
+            raise DocumentError("yaml-too-complex", message, line)
+        self._document.lines.setdefault(path, line)
+        tag = node.tag.removeprefix(_TAG)
+        if isinstance(node, yaml.MappingNode) and tag in ("map", "set"):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode) and tag == "seq":
+            return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, tag, path)
+        raise DocumentError("yaml-tag", f"the tag {node.tag}", line)
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, object]:
+        values: dict[str, object] = {}
+        merged: dict[str, object] = {}
+        for key_node, value_node in node.value:
+            if key_node.tag == _TAG + "merge":
+                merged |= self._merge(value_node, path)
+                continue
+            key = self._key(key_node, path)
+            line = key_node.start_mark.line + 1
+            if key in values:
+                message = f"the key {key!r} stands here twice"
+                self._note("yaml-duplicate-key", (*path, key), line, message)
+            here = (*path, key)
+            self._document.lines[here] = line
+            values[key] = self.build(value_node, here)
+        return merged | values
+
+    def _merge(self, node: yaml.Node, path: Path) -> dict[str, object]:
+        sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        merged: dict[str, object] = {}
+        for source in sources:
+            if not isinstance(source, yaml.MappingNode):
+                line = node.start_mark.line + 1
+                raise DocumentError("yaml-syntax", "`<<` merges only mappings", line)
+            built = self.build(source, path)
+            assert isinstance(built, dict)
+            merged = built | merged
+        return merged
+
+    def _key(self, node: yaml.Node, path: Path) -> str:
+        line = node.start_mark.line + 1
+        if not isinstance(node, yaml.ScalarNode):
+            raise DocumentError("yaml-key", "a list or mapping stands where a key belongs", line)
+        return to_text(self._scalar(node, node.tag.removeprefix(_TAG), path))
+
+    def _scalar(self, node: yaml.ScalarNode, tag: str, path: Path) -> object:
+        text, line = str(node.value), node.start_mark.line + 1
+        if node.style is None and tag != "str" and _VERSION_DEPENDENT.fullmatch(text):
+            self._note("yaml-scalar", path, line, f"{text} is a different value for LTP's reader")
+        elif node.style is None and (
+            _YAML_1_1_BOOLEANS.fullmatch(text) or _VERSION_DEPENDENT.fullmatch(text)
+        ):
+            self._note("yaml-scalar", path, line, f"{text} is text for the server, not for others")
+        try:
+            return _construct(tag, text)
+        except KeyError:
+            raise DocumentError("yaml-tag", f"the tag {node.tag}", line) from None
+        except ValueError:
+            raise DocumentError("yaml-syntax", f"{text!r} is not of type {tag}", line) from None
+
+    def _note(self, rule: str, path: Path, line: int, message: str) -> None:
+        self._document.notes.append(Note(rule, path, line, message))
+
+
+def _construct(tag: str, text: str) -> object:
+    """One scalar as JavaScript's value: whole floats are integers. KeyError: an unknown tag."""
+    if tag == "int":
+        return _integer(text)
+    if tag == "float":
+        return _float(text)
+    if tag == "timestamp":
+        return datetime.date.fromisoformat(text[:10])
+    return {"str": text, "null": None, "bool": text.lower() == "true", "merge": text}[tag]
+
+
+def _integer(text: str) -> int:
+    digits = text.replace("_", "").lower()
+    sign = -1 if digits.startswith("-") else 1
+    digits = digits.lstrip("+-")
+    if ":" in digits:
+        return sign * int(_sexagesimal(digits))
+    for prefix, base in (("0b", 2), ("0x", 16), ("0", 8)):
+        if digits.startswith(prefix) and digits != "0":
+            return sign * int(digits[len(prefix) :], base)
+    if len(digits) > 400:  # beyond a JavaScript number
+        raise ValueError(text)
+    return sign * int(digits)
+
+
+def _float(text: str) -> int | float:
+    digits = text.replace("_", "").lower()
+    sign = -1 if digits.startswith("-") else 1
+    digits = digits.lstrip("+-")
+    value = _sexagesimal(digits) if ":" in digits else float(digits.replace(".inf", "inf"))
+    return int(sign * value) if value.is_integer() else sign * value
+
+
+def _sexagesimal(digits: str) -> float:
+    value = 0.0
+    for part in digits.split(":"):
+        value = value * 60 + float(part)
+    return value
+
+
+def to_text(value: object) -> str:
+    """`value` as JavaScript writes it when the server puts it into a string."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return ",".join("" if item is None else to_text(item) for item in value)
+    if isinstance(value, dict):
+        return "[object Object]"
+    if isinstance(value, float):
+        return repr(value).replace("nan", "NaN").replace("inf", "Infinity")
+    return str(value)
+
+
+def walk(value: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
+    """Every value below `value`, parents first, with its path."""
+    yield path, value
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from walk(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from walk(item, (*path, index))
