@@ -381,6 +381,6 @@ def locate(error: ErrorDetails, parsed: document.Document) -> tuple[document.Pat
         elif error["type"] != "missing" or step != error["loc"][-1]:
             continue
         path = (*path, step)
-    if error["type"] == "union_tag_not_found":
+    if error["type"] in ("union_tag_not_found", "union_tag_invalid"):
         path = (*path, "type")
     return path, error["msg"]

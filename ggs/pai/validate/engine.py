@@ -1,0 +1,48 @@
+"""Runs the rules over a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ggs.pai.document import DocumentError, parse
+from ggs.pai.validate import (  # noqa: F401  imported for the rules that they register
+    reading,
+    references,
+    roles,
+    schema,
+)
+from ggs.pai.validate.finding import RULES, Finding, JobView, Problem, Target
+
+
+def validate(text: str, *, target: Target = "both") -> list[Finding]:
+    """All problems of a job file's text, in the order of its lines.
+
+    `target`: the cluster that the file is meant for; `both` reports what either minds.
+    """
+    try:
+        view = JobView(parse(text))
+    except DocumentError as error:
+        return [refusal(error)]
+    return sorted(set(_findings(view, target)))
+
+
+def refusal(error: DocumentError) -> Finding:
+    """The one finding of a text that could not be read."""
+    return RULES[error.rule].finding(Problem((), str(error)), error.line)
+
+
+def _findings(view: JobView, target: Target) -> Iterator[Finding]:
+    for item in RULES.values():
+        if item.check is None or ("both" not in (target, item.target) and target != item.target):
+            continue
+        for problem in item.check(view):
+            line = _line(view, item.name, problem)
+            yield item.finding(problem, line)
+
+
+def _line(view: JobView, name: str, problem: Problem) -> int:
+    """A note knows its own line: the same path may stand in the file twice."""
+    for note in view.document.notes:
+        if (note.rule, note.path, note.message) == (name, problem.path, problem.message):
+            return note.line
+    return view.document.line(problem.path)

@@ -1,0 +1,173 @@
+"""What a check finds, and how checks are registered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from ggs.pai.document import Document, Path, format_path
+
+Severity = Literal["error", "warning"]
+# `openpai` is OpenPAI 1.8.1, `ltp` its successor; a file for `both` must suit either.
+Target = Literal["openpai", "ltp", "both"]
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """One problem of a job file."""
+
+    line: int
+    path: str
+    rule: str
+    severity: Severity
+    message: str
+    consequence: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a rule yields: the place and what stands there, and text for this case if need be."""
+
+    path: Path
+    message: str
+    fix: str = ""
+    consequence: str = ""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A check and what it is for; `fact` says why OpenPAI minds.
+
+    `check` is None for what is found while the text is read, before there is a job to check.
+    """
+
+    name: str
+    severity: Severity
+    target: Target
+    consequence: str
+    fix: str
+    fact: str
+    check: Callable[[JobView], Iterator[Problem]] | None = None
+
+    def finding(self, problem: Problem, line: int) -> Finding:
+        """`problem` with this rule's texts where it brings none of its own."""
+        return Finding(
+            line,
+            format_path(problem.path),
+            self.name,
+            self.severity,
+            problem.message,
+            problem.consequence or self.consequence,
+            problem.fix or self.fix,
+        )
+
+
+RULES: dict[str, Rule] = {}
+
+Check = Callable[["JobView"], Iterator[Problem]]
+
+
+def rule(
+    name: str,
+    severity: Severity,
+    *,
+    consequence: str,
+    fix: str,
+    target: Target = "both",
+) -> Callable[[Check], Check]:
+    """Register a check. Its docstring is the fact behind it, and goes into the documentation."""
+
+    def register(check: Check) -> Check:
+        assert name not in RULES
+        assert check.__doc__
+        fact = " ".join(check.__doc__.split())
+        RULES[name] = Rule(name, severity, target, consequence, fix, fact, check)
+        return check
+
+    return register
+
+
+class JobView:
+    """A job file's values for checks, however broken the file is: wrong types read as absent."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.roles = self._mappings("taskRoles")
+        self.parameters = self.mapping("parameters")
+        self.secrets = self.mapping("secrets")
+        self.extras = self.mapping("extras")
+        self.prerequisites = self.items("prerequisites")
+        self.deployments = self.items("deployments")
+
+    def mapping(self, *path: str | int) -> dict[str, object]:
+        """The mapping at `path`, or an empty one."""
+        value = self.document.get(*path)
+        return value if isinstance(value, dict) else {}
+
+    def sequence(self, *path: str | int) -> list[object]:
+        """The list at `path`, or an empty one."""
+        value = self.document.get(*path)
+        return value if isinstance(value, list) else []
+
+    def integer(self, *path: str | int) -> int | None:
+        """The integer at `path`, or None."""
+        value = self.document.get(*path)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def text(self, *path: str | int) -> str | None:
+        """The text at `path`, or None."""
+        value = self.document.get(*path)
+        return value if isinstance(value, str) else None
+
+    def items(self, *path: str | int) -> list[tuple[Path, dict[str, object]]]:
+        """The mappings in the list at `path`, with their paths."""
+        return [
+            ((*path, index), item)
+            for index, item in enumerate(self.sequence(*path))
+            if isinstance(item, dict)
+        ]
+
+    def instances(self, role: str) -> int:
+        """How many tasks a role has; 1 where the file does not say."""
+        return max(self.integer("taskRoles", role, "instances") or 1, 1)
+
+    @property
+    def tasks(self) -> int:
+        """Tasks of all roles."""
+        return sum(self.instances(role) for role in self.roles)
+
+    def gpus(self, role: str) -> int:
+        """GPUs that one task of a role asks for."""
+        return max(self.integer("taskRoles", role, "resourcePerInstance", "gpu") or 0, 0)
+
+    @property
+    def gang(self) -> bool:
+        """Whether all tasks start, fail and are retried together."""
+        return self.extras.get("gangAllocation") is not False
+
+    def commands(self, role: str) -> list[tuple[Path, str]]:
+        """What a task runs, in order: the deployment in use around the role's own commands."""
+        own = self._texts("taskRoles", role, "commands")
+        name = self.text("defaults", "deployment")
+        for path, deployment in self.deployments:
+            if name is not None and deployment.get("name") == name:
+                before = self._texts(*path, "taskRoles", role, "preCommands")
+                after = self._texts(*path, "taskRoles", role, "postCommands")
+                return [*before, *own, *after]
+        return own
+
+    def plugins(self) -> list[tuple[Path, dict[str, object]]]:
+        """The runtime plugins under `extras`."""
+        return self.items("extras", "com.microsoft.pai.runtimeplugin")
+
+    def _texts(self, *path: str | int) -> list[tuple[Path, str]]:
+        return [
+            ((*path, index), item)
+            for index, item in enumerate(self.sequence(*path))
+            if isinstance(item, str)
+        ]
+
+    def _mappings(self, *path: str | int) -> dict[str, dict[str, object]]:
+        return {key: item for key, item in self.mapping(*path).items() if isinstance(item, dict)}

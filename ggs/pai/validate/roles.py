@@ -1,0 +1,381 @@
+"""Task roles: names, sizes, resources, completion and retries."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ggs.pai.document import Path
+from ggs.pai.validate.finding import JobView, Problem, rule
+
+_NAME = re.compile(r"[a-z0-9]{1,63}")
+_SCHEMA_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_MAX_INSTANCES = 10_000
+_MAX_PORTS = 10
+_OPENPAI_SHM = 512
+_LTP_SHM = 16384
+
+
+def _effective(role: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", role.lower())
+
+
+@rule(
+    "role-name",
+    "error",
+    consequence="accepted by the server, refused by the portal; the init container dies with a "
+    "KeyError on every attempt, until jobRetryCount is used up",
+    fix="use 1 to 63 lower-case letters and digits",
+)
+def role_name(view: JobView) -> Iterator[Problem]:
+    """The scheduler lower-cases a role's name and drops what is not a letter or digit; the
+    runtime then looks the role up under the new name. The rule in effect is [a-z0-9]{1,63}."""
+    for role in view.roles:
+        if _SCHEMA_NAME.fullmatch(role) and not _NAME.fullmatch(role):
+            yield Problem(("taskRoles", role), f"the role name {role!r} is changed on the way")
+
+
+@rule(
+    "role-name-collision",
+    "error",
+    consequence="the two roles become one without a message: tasks and variables are mixed up",
+    fix="choose names that differ in their letters and digits",
+)
+def role_collision(view: JobView) -> Iterator[Problem]:
+    """worker_1 and worker1 are the same role for the scheduler."""
+    seen: dict[str, str] = {}
+    for role in view.roles:
+        other = seen.setdefault(_effective(role), role)
+        if other != role:
+            yield Problem(("taskRoles", role), f"{role!r} and {other!r} are one name")
+
+
+@rule(
+    "instances-missing",
+    "error",
+    consequence='the server answers 500: invalid input syntax for type integer: "NaN"',
+    fix="write instances, also when it is 1",
+)
+def instances_missing(view: JobView) -> Iterator[Problem]:
+    """instances is optional in the schema, but the server multiplies it by gpu and stores NaN in
+    an integer column."""
+    for role, values in view.roles.items():
+        if "instances" not in values:
+            yield Problem(("taskRoles", role, "instances"), "instances is missing")
+
+
+@rule(
+    "instances-too-many",
+    "error",
+    consequence="stored, then FAILED with -1100: Kubernetes refuses the framework",
+    fix=f"use at most {_MAX_INSTANCES}",
+)
+def instances_too_many(view: JobView) -> Iterator[Problem]:
+    """The scheduler's own schema allows 10000 tasks a role."""
+    for role in view.roles:
+        if view.instances(role) > _MAX_INSTANCES:
+            message = f"{view.instances(role)} instances"
+            yield Problem(("taskRoles", role, "instances"), message)
+
+
+@rule(
+    "resource-negative",
+    "error",
+    consequence="stored, then FAILED with -1100: Kubernetes refuses the pod",
+    fix="ask for at least 1 CPU, some memory, and 0 or more GPUs",
+)
+def resource_negative(view: JobView) -> Iterator[Problem]:
+    """The server's schema allows any integer; a negative amount fails only in Kubernetes."""
+    for path, value in _resources(view):
+        if value < 0:
+            yield Problem(path, f"{path[-1]} is {value}")
+
+
+@rule(
+    "resource-zero",
+    "warning",
+    consequence="Kubernetes reserves nothing: the task starves or is evicted first",
+    fix="ask for what the task needs",
+)
+def resource_zero(view: JobView) -> Iterator[Problem]:
+    """cpu: 0 or memoryMB: 0 is accepted and means that nothing is reserved."""
+    for path, value in _resources(view):
+        if value == 0 and path[-1] != "gpu":
+            yield Problem(path, f"{path[-1]} is 0")
+
+
+@rule(
+    "memory-unit",
+    "warning",
+    consequence="the task is killed for its memory (-1200) as soon as Python starts; never retried",
+    fix="memoryMB counts megabytes: 16 GB are 16384",
+)
+def memory_unit(view: JobView) -> Iterator[Problem]:
+    """memoryMB counts megabytes; a value under 100 was probably meant as gigabytes."""
+    for path, value in _resources(view):
+        if path[-1] == "memoryMB" and 0 < value < 100:
+            yield Problem(path, f"memoryMB is {value}: too little for any framework")
+
+
+def _resources(view: JobView) -> Iterator[tuple[Path, int]]:
+    for role in view.roles:
+        for key in ("cpu", "memoryMB", "gpu"):
+            path = ("taskRoles", role, "resourcePerInstance", key)
+            value = view.integer(*path)
+            if value is not None:
+                yield path, value
+
+
+@rule(
+    "shm-missing",
+    "warning",
+    consequence=f"/dev/shm gets {_OPENPAI_SHM} MB on OpenPAI 1.8.1 (data loader workers die of a "
+    f"bus error, exit code 135, never retried) and {_LTP_SHM} MB on LTP",
+    fix="write extraContainerOptions.shmMB: a quarter to a half of memoryMB",
+)
+def shm_missing(view: JobView) -> Iterator[Problem]:
+    """The default size of /dev/shm differs between OpenPAI and LTP, and is too small for data
+    loaders on the one or more than the job's memory on the other."""
+    for role in view.roles:
+        if not view.integer("taskRoles", role, "extraContainerOptions", "shmMB"):
+            path = ("taskRoles", role, "extraContainerOptions", "shmMB")
+            if view.document.get(*path) in (None, 0):
+                yield Problem(path, "the size of /dev/shm is left to the cluster")
+
+
+@rule(
+    "shm-over-memory",
+    "error",
+    consequence="a task that fills /dev/shm is killed for its memory (-1200): never retried",
+    fix="make memoryMB larger than shmMB plus what the program needs",
+)
+def shm_over_memory(view: JobView) -> Iterator[Problem]:
+    """/dev/shm counts towards the task's memory limit."""
+    for role in view.roles:
+        shm = view.integer("taskRoles", role, "extraContainerOptions", "shmMB")
+        memory = view.integer("taskRoles", role, "resourcePerInstance", "memoryMB")
+        if shm is not None and memory is not None and shm >= memory > 0:
+            path = ("taskRoles", role, "extraContainerOptions", "shmMB")
+            yield Problem(path, f"shmMB {shm} is not less than memoryMB {memory}")
+
+
+@rule(
+    "shm-negative",
+    "error",
+    consequence="stored, then FAILED with -1100: Kubernetes refuses the volume",
+    fix="write a positive number of megabytes",
+)
+def shm_negative(view: JobView) -> Iterator[Problem]:
+    """shmMB becomes the size limit of a Kubernetes volume."""
+    for role in view.roles:
+        path = ("taskRoles", role, "extraContainerOptions", "shmMB")
+        shm = view.integer(*path)
+        if shm is not None and shm < 0:
+            yield Problem(path, f"shmMB is {shm}")
+
+
+@rule(
+    "container-option-unknown",
+    "warning",
+    consequence="the server passes over it without a message, the portal refuses the file",
+    fix="use shmMB or infiniband",
+)
+def container_option(view: JobView) -> Iterator[Problem]:
+    """extraContainerOptions knows shmMB and infiniband; a slip in the schema lets anything in."""
+    for role in view.roles:
+        for key in view.mapping("taskRoles", role, "extraContainerOptions"):
+            if key not in ("shmMB", "infiniband"):
+                path = ("taskRoles", role, "extraContainerOptions", key)
+                yield Problem(path, f"the option {key} is unknown")
+
+
+@rule(
+    "infiniband",
+    "warning",
+    consequence="WAITING for ever on a cluster whose nodes offer no rdma/hca",
+    fix="leave it out unless the cluster has the device plugin; on LTP ask for whole nodes too",
+)
+def infiniband(view: JobView) -> Iterator[Problem]:
+    """infiniband: true (or any other value that JavaScript takes for true) asks for rdma/hca: 1,
+    which only nodes with a device plugin have."""
+    for role in view.roles:
+        path = ("taskRoles", role, "extraContainerOptions", "infiniband")
+        if view.document.get(*path):
+            yield Problem(path, "the job asks for an InfiniBand device")
+
+
+@rule(
+    "port-count",
+    "error",
+    consequence="the label has no port: its variables are missing or empty, and a command that "
+    "uses one stops",
+    fix="ask for at least 1",
+)
+def port_count(view: JobView) -> Iterator[Problem]:
+    """The number beside a label is how many ports it gets, not a port's number."""
+    for role in view.roles:
+        ports = view.mapping("taskRoles", role, "resourcePerInstance", "ports")
+        for label, count in ports.items():
+            if isinstance(count, int) and count < 1:
+                path = ("taskRoles", role, "resourcePerInstance", "ports", label)
+                yield Problem(path, f"{count} ports")
+
+
+@rule(
+    "port-many",
+    "warning",
+    consequence="the init container exits with 253 whenever two ports collide: with many ports "
+    "that is every time, and it is retried for ever",
+    fix=f"ask for at most {_MAX_PORTS} ports in all, usually 1",
+)
+def port_many(view: JobView) -> Iterator[Problem]:
+    """Ports are hashes of the pod's id, reserved by nobody. The number beside a label is how many
+    it gets: a port number written there asks for thousands."""
+    for role in view.roles:
+        path = ("taskRoles", role, "resourcePerInstance", "ports")
+        counts = [count for count in view.mapping(*path).values() if isinstance(count, int)]
+        if sum(counts) > _MAX_PORTS:
+            yield Problem(path, f"{sum(counts)} ports a task")
+
+
+@rule(
+    "completion-below-minus-one",
+    "error",
+    consequence="refused by the portal; by REST stored, then FAILED with -1100",
+    fix="use -1 for never, or a positive number",
+)
+def completion_negative(view: JobView) -> Iterator[Problem]:
+    """-1 means never; the scheduler's own schema allows nothing below."""
+    for path, value in _completions(view):
+        if value < -1:
+            yield Problem(path, f"{path[-1]} is {value}")
+
+
+@rule(
+    "completion-first-success",
+    "warning",
+    consequence="the first task that ends successfully ends the job: the others are killed, "
+    "perhaps before the weights are saved",
+    fix="leave minSucceededInstances out, or write -1 or the number of instances",
+)
+def first_success(view: JobView) -> Iterator[Problem]:
+    """minSucceededInstances: 1 is for jobs where one task's answer is enough; workers that train
+    together all have to end."""
+    for role in view.roles:
+        path = ("taskRoles", role, "completion", "minSucceededInstances")
+        value, instances = view.integer(*path), view.instances(role)
+        if value is not None and 0 < value < instances:
+            yield Problem(path, f"{value} of {instances} tasks end the job")
+
+
+@rule(
+    "completion-unreachable",
+    "warning",
+    consequence="the number is never reached: the job ends only when all its tasks have ended",
+    fix="write at most the number of instances, or -1",
+)
+def unreachable(view: JobView) -> Iterator[Problem]:
+    """A number of tasks that the role does not have is the same as -1."""
+    for path, value in _completions(view):
+        if value > view.instances(str(path[1])):
+            instances = view.instances(str(path[1]))
+            yield Problem(path, f"{path[-1]} is {value}, but there are {instances} instances")
+
+
+@rule(
+    "completion-failures-ignored",
+    "warning",
+    consequence="the tasks that are left wait for the failed one: the job runs on without work "
+    "until a time-out, or for ever",
+    fix="leave minFailedInstances out or write 1",
+)
+def failures_ignored(view: JobView) -> Iterator[Problem]:
+    """Workers that train together cannot go on without one of them: the first failure must end
+    the attempt, so that all restart."""
+    for role in view.roles:
+        path = ("taskRoles", role, "completion", "minFailedInstances")
+        value = view.integer(*path)
+        if value is not None and view.tasks > 1 and (value == -1 or value > 1):
+            often = "no failure ends" if value == -1 else f"only {value} failures end"
+            yield Problem(path, f"{often} the attempt")
+
+
+@rule(
+    "completion-role-ends-job",
+    "warning",
+    consequence="the first role whose tasks have all succeeded ends the job: tasks of the others "
+    "are killed",
+    fix="write completion.minSucceededInstances: -1 for roles that must not end the job, or the "
+    "number of instances for the one that should",
+)
+def role_ends_job(view: JobView) -> Iterator[Problem]:
+    """Each role has its own completion policy, and the first that is met decides for the job; the
+    default is all tasks of that role."""
+    if len(view.roles) < 2:
+        return
+    for role in view.roles:
+        path = ("taskRoles", role, "completion", "minSucceededInstances")
+        if not view.integer(*path):
+            yield Problem(path, f"{role!r} alone can end the job")
+
+
+def _completions(view: JobView) -> Iterator[tuple[Path, int]]:
+    for role in view.roles:
+        for key in ("minFailedInstances", "minSucceededInstances"):
+            path = ("taskRoles", role, "completion", key)
+            value = view.integer(*path)
+            if value is not None:
+                yield path, value
+
+
+@rule(
+    "task-retry-ignored",
+    "warning",
+    consequence="the value has no effect",
+    fix="use jobRetryCount: all tasks are retried together",
+)
+def task_retry(view: JobView) -> Iterator[Problem]:
+    """taskRetryCount counts only with extras.gangAllocation: false."""
+    for role in view.roles:
+        path = ("taskRoles", role, "taskRetryCount")
+        if view.gang and view.integer(*path):
+            yield Problem(path, f"taskRetryCount is {view.integer(*path)}")
+
+
+@rule(
+    "no-retry",
+    "warning",
+    consequence="FAILED for good on the first lost port or broken connection",
+    fix="write jobRetryCount: 3 or more, and keep checkpoints on a storage",
+)
+def no_retry(view: JobView) -> Iterator[Problem]:
+    """Ports are not reserved on the cluster and tasks start at different times, so a job of
+    several tasks fails now and then through no fault of its own."""
+    if view.tasks > 1 and view.document.get("jobRetryCount") in (None, 0):
+        yield Problem(("jobRetryCount",), f"{view.tasks} tasks and no retry")
+
+
+@rule(
+    "gang-not-false",
+    "warning",
+    consequence="the value is taken for true",
+    fix="write true or false, or leave it out",
+)
+def gang_not_boolean(view: JobView) -> Iterator[Problem]:
+    """Only the literal false turns gang allocation off; no, off and "false" are text."""
+    value = view.extras.get("gangAllocation", True)
+    if not isinstance(value, bool):
+        yield Problem(("extras", "gangAllocation"), f"{value!r} is not a truth value")
+
+
+@rule(
+    "gang-off",
+    "warning",
+    consequence="tasks start without each other's addresses: PAI_HOST_IP_… of a peer is missing "
+    "or None, ports are wrong, and a rendezvous waits for ever",
+    fix="leave gangAllocation out unless the tasks do not talk to each other",
+)
+def gang_off(view: JobView) -> Iterator[Problem]:
+    """Without gang allocation no barrier waits until all tasks have an address."""
+    if not view.gang and view.tasks > 1:
+        yield Problem(("extras", "gangAllocation"), f"{view.tasks} tasks without gang allocation")

@@ -1,0 +1,258 @@
+"""The server's schema: what a POST answers 400 to. The complaints are those of `ggs.pai.job.Job`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from ggs.pai import job as protocol
+from ggs.pai.document import Path, to_text
+from ggs.pai.validate.finding import JobView, Problem, rule
+
+_REFUSED = "the server answers 400 InvalidProtocolError and stores nothing"
+
+# Keys that people write in the wrong place, and where OpenPAI reads them.
+_BELONGS = {
+    "hivedScheduler": "extras.hivedScheduler",
+    "gangAllocation": "extras.gangAllocation",
+    "storages": "extras.storages",
+    "jobStatusChangeNotification": "extras.jobStatusChangeNotification",
+    "com.microsoft.pai.runtimeplugin": "extras",
+    "virtualCluster": "defaults.virtualCluster",
+    "deployment": "defaults.deployment",
+    "jobRetryCount": "the top of the file",
+    "shmMB": "taskRoles.<role>.extraContainerOptions.shmMB",
+    "infiniband": "taskRoles.<role>.extraContainerOptions.infiniband",
+    "cpu": "taskRoles.<role>.resourcePerInstance.cpu",
+    "gpu": "taskRoles.<role>.resourcePerInstance.gpu",
+    "memoryMB": "taskRoles.<role>.resourcePerInstance.memoryMB",
+    "ports": "taskRoles.<role>.resourcePerInstance.ports",
+    "instances": "taskRoles.<role>.instances",
+    "minFailedInstances": "taskRoles.<role>.completion.minFailedInstances",
+    "minSucceededInstances": "taskRoles.<role>.completion.minSucceededInstances",
+    "commands": "taskRoles.<role>.commands",
+    "dockerImage": "taskRoles.<role>.dockerImage",
+    "image": "a prerequisite of type dockerimage",
+    "env": "the commands, as `export NAME=value`: a role cannot declare variables",
+    "environment": "the commands, as `export NAME=value`: a role cannot declare variables",
+}
+
+_KINDS = {
+    "missing": "missing",
+    "union_tag_not_found": "missing",
+    "extra_forbidden": "unknown",
+    "too_short": "empty",
+    "literal_error": "value",
+    "union_tag_invalid": "value",
+    "string_pattern_mismatch": "value",
+    "string_too_long": "value",
+    "greater_than_equal": "value",
+}
+
+
+# What to write instead, by the model's kind of complaint.
+_ADVICE = {
+    "int_type": "write an integer, without quotes",
+    "string_type": "write text: put it between quotes",
+    "list_type": "write a list",
+    "dict_type": "write a mapping",
+    "model_type": "write a mapping",
+    "model_attributes_type": "write a mapping",
+    "null": "write a value after the colon, or remove the key",
+    "string_too_long": "use at most 255 characters",
+}
+
+
+def _complaints(view: JobView, *wanted: str) -> Iterator[tuple[Path, ErrorDetails]]:
+    """The model's complaints of some kinds, each place once.
+
+    `extras` is not part of the server's schema and has its own rules.
+    """
+    for path, error in _errors(view):
+        if path[:1] != ("extras",) and _KINDS.get(error["type"], "type") in wanted:
+            yield path, error
+
+
+def _errors(view: JobView) -> Iterator[tuple[Path, ErrorDetails]]:
+    """All complaints of the model with their places; of several at one place the first."""
+    try:
+        protocol.Job.model_validate(view.document.value)
+    except ValidationError as error:
+        seen: set[Path] = set()
+        for details in error.errors(include_url=False):
+            path, _ = protocol.locate(details, view.document)
+            if path not in seen:
+                seen.add(path)
+                yield path, details
+
+
+def _spelled(value: object) -> str:
+    """`value` as a person would recognise it in the file."""
+    if isinstance(value, (dict, list)):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    text = to_text(value)
+    text = text if len(text) <= 60 else text[:57] + "…"
+    return f"the text {text!r}" if isinstance(value, str) else text
+
+
+def _advice(error: ErrorDetails, default: str = "") -> str:
+    if error["type"] == "string_pattern_mismatch":
+        if error["loc"][-1] == "[key]":
+            return "use letters and digits; start with a letter"
+        return "use letters, digits, - and _"
+    if error["type"] in _ADVICE:
+        return _ADVICE[error["type"]]
+    context = error.get("ctx", {})
+    expected = context.get("expected", context.get("expected_tags"))
+    if expected is not None:
+        return f"write {expected}"
+    return f"use at least {context['ge']}" if "ge" in context else default
+
+
+@rule(
+    "schema-missing",
+    "error",
+    consequence=_REFUSED,
+    fix="add the key",
+)
+def missing(view: JobView) -> Iterator[Problem]:
+    """The server's schema requires protocolVersion, name, type and taskRoles; in a role
+    dockerImage, resourcePerInstance (cpu, memoryMB, gpu) and commands; in a prerequisite name and
+    type, and uri for an image."""
+    for path, _ in _complaints(view, "missing"):
+        yield Problem(path, f"{path[-1]} is missing")
+
+
+@rule(
+    "schema-unknown-key",
+    "error",
+    consequence=_REFUSED,
+    fix="remove the key",
+)
+def unknown_key(view: JobView) -> Iterator[Problem]:
+    """The server refuses any key that its schema does not name, except in parameters, secrets,
+    extras, defaults, and prerequisites that are not images."""
+    for path, _ in _complaints(view, "unknown"):
+        key = str(path[-1])
+        if path == ("jobType",):
+            continue
+        close = difflib.get_close_matches(key, _siblings(path), 1)
+        if key in _BELONGS:
+            yield Problem(path, f"{key} does not belong here", f"move it to {_BELONGS[key]}")
+        elif close:
+            yield Problem(path, f"the key {key} is unknown", f"did you mean {close[0]}?")
+        else:
+            yield Problem(path, f"the key {key} is unknown")
+
+
+def _siblings(path: Path) -> list[str]:
+    """The keys that the protocol knows beside the last of `path`."""
+    model: type[BaseModel] = protocol.Job
+    if path[0] == "prerequisites":
+        model = protocol.DockerImage
+    elif path[0] == "deployments":
+        model = protocol.RoleCommands
+    elif path[-2:-1] == ("resourcePerInstance",):
+        model = protocol.ResourcePerInstance
+    elif path[-2:-1] == ("completion",):
+        model = protocol.Completion
+    elif path[0] == "taskRoles":
+        model = protocol.TaskRole
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+@rule(
+    "schema-empty",
+    "error",
+    consequence=_REFUSED,
+    fix="add an entry, or leave the key out where it is optional",
+)
+def empty(view: JobView) -> Iterator[Problem]:
+    """prerequisites, deployments, taskRoles, commands, preCommands, postCommands and ports may
+    not be empty."""
+    for path, _ in _complaints(view, "empty"):
+        yield Problem(path, f"{path[-1]} is empty")
+
+
+@rule(
+    "schema-value",
+    "error",
+    consequence=_REFUSED,
+    fix="write a value that the schema allows",
+)
+def value(view: JobView) -> Iterator[Problem]:
+    """protocolVersion is 2, type is job; names have 1 to 255 letters, digits, - and _; roles and
+    port labels start with a letter or _ and have no -; instances is at least 1, jobRetryCount at
+    least 0; a prerequisite's type is dockerimage, script, output or data."""
+    for path, error in _complaints(view, "value"):
+        # A key that is wrong is reported at the key, not with the value below it.
+        found = path[-1] if error["loc"][-1] == "[key]" else view.document.get(*path)
+        yield Problem(path, f"{_spelled(found)} is not allowed here", _advice(error))
+
+
+@rule(
+    "schema-type",
+    "error",
+    consequence=_REFUSED,
+    fix="write a value of the type that the schema asks for",
+)
+def wrong_type(view: JobView) -> Iterator[Problem]:
+    """The server converts nothing: a number in quotes is not an integer, and an unquoted number
+    or truth value is not text (commands are the usual place)."""
+    for path, error in _complaints(view, "type"):
+        if path:
+            message = f"{_spelled(view.document.get(*path))} has the wrong type"
+            yield Problem(path, message, _advice(error))
+        else:
+            yield Problem(path, "the file is not a mapping of keys to values")
+
+
+@rule(
+    "job-type",
+    "error",
+    target="openpai",
+    consequence="OpenPAI 1.8.1 answers 400: it does not know the key",
+    fix="leave jobType out: LTP does not require it",
+)
+def job_type(view: JobView) -> Iterator[Problem]:
+    """jobType is a key of LTP alone."""
+    if view.document.get("jobType") is not None:
+        yield Problem(("jobType",), "jobType exists only on LTP")
+
+
+@rule(
+    "job-type-value",
+    "error",
+    target="ltp",
+    consequence="LTP answers 400",
+    fix="write training, inference or others",
+)
+def job_type_value(view: JobView) -> Iterator[Problem]:
+    """LTP's jobType is training, inference or others."""
+    found = view.document.get("jobType")
+    if found is not None and found not in ("training", "inference", "others"):
+        yield Problem(("jobType",), f"jobType {_spelled(found)} does not exist")
+
+
+@rule(
+    "extras-type",
+    "error",
+    consequence="the server's schema does not look here: its code then fails with 500, or the "
+    "task's init container does, on every attempt",
+    fix="write a value of the type that OpenPAI's code reads",
+)
+def extras_type(view: JobView) -> Iterator[Problem]:
+    """storages is a list of mappings with a name, com.microsoft.pai.runtimeplugin a list of
+    mappings with plugin and a mapping of parameters; hivedScheduler is a mapping that HiveD
+    clusters check (400)."""
+    for path, error in _errors(view):
+        if path[:1] != ("extras",) or path[-1:] == ("jobPriorityClass",):
+            continue
+        if error["type"] == "missing":
+            yield Problem(path, f"{path[-1]} is missing", "add the key")
+        else:
+            message = f"{_spelled(view.document.get(*path))} cannot stand here"
+            yield Problem(path, message, _advice(error))
