@@ -46,6 +46,9 @@ class LocalOptions:
     max_attempts: int = 10
     """Some failures OpenPAI retries for ever; here that ends after so many attempts."""
 
+    linger_seconds: float = 120.0
+    """How long a background process may outlive its task's script before the run gives up."""
+
     def __post_init__(self) -> None:
         if self.engine not in ("docker", "process"):
             raise ConfigurationError(f"--engine {self.engine}: use docker or process")
