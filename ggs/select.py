@@ -1,9 +1,13 @@
 """Exact top-k by magnitude over a flat residual, with what is selected taken out of it."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from ggs.select_cpu import CpuSelector
 
 
 def select_reference(residual: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -29,10 +33,15 @@ def select_reference(residual: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 class Selector:
-    """Exact top-k by magnitude over one flat residual of `numel` elements."""
+    """Exact top-k by magnitude over one flat residual of `numel` elements.
+
+    It remembers where the last selections ended, which makes the next ones cheap but never changes
+    their result: a new Selector gives the same.
+    """
 
     def __init__(self, numel: int) -> None:
         self.numel = numel
+        self._by_offsets: dict[tuple[int, ...], CpuSelector] = {}
 
     def select_(self, residual: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Takes the k largest magnitudes out of `residual`.
@@ -45,15 +54,13 @@ class Selector:
             Indices (k,) int64, ascending, and values (k,) of the residual's dtype: exactly the k
             largest, of equal magnitudes those with the lowest indices.
         """
-        indices, values = select_reference(residual, k)
-        residual[indices] = 0
-        return indices, values
+        return self.select_segments_(residual, (0, self.numel), (k,))
 
     def accumulate_and_select_(
         self, residual: Tensor, update: Tensor, k: int
     ) -> tuple[Tensor, Tensor]:
         """`residual += update`, then `select_`, in the same pass over memory."""
-        return self.select_(residual.add_(update), k)
+        return self.select_segments_(residual, (0, self.numel), (k,), update)
 
     def select_segments_(
         self,
@@ -73,6 +80,8 @@ class Selector:
         Returns:
             Indices (sum(counts),) int64 into the whole residual, ascending, and their values.
         """
+        if residual.device.type == "cpu":
+            return self._cpu(tuple(offsets)).select_(residual, counts, update)
         if update is not None:
             residual.add_(update)
         parts = []
@@ -83,3 +92,10 @@ class Selector:
         values = torch.cat([part[1] for part in parts])
         residual[indices] = 0
         return indices, values
+
+    def _cpu(self, offsets: tuple[int, ...]) -> "CpuSelector":
+        from ggs.select_cpu import CpuSelector  # numba takes half a second to import
+
+        if offsets not in self._by_offsets:
+            self._by_offsets[offsets] = CpuSelector(offsets)
+        return self._by_offsets[offsets]

@@ -1,0 +1,226 @@
+"""Exact selection on the CPU in about one pass over memory.
+
+A scan moves all elements above a threshold, a little lower than the last step's, out of the
+residual; of these few candidates the k largest are kept and the others put back. A threshold that
+proves too high or far too low is replaced by one from a sample, and if that fails too (many equal
+magnitudes, say) by the exact one from a radix count. Whichever way was taken, the answer is the
+same: the threshold only decides how much work it is.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ggs import select_kernels as kernels
+from ggs.compiled import run_threads, threads_for
+
+Array = Any  # numpy arrays
+
+SCAN_GRAIN = 1 << 16
+"""Elements that are worth waking a thread for."""
+FINISH_GRAIN = 1 << 15
+SAMPLE_LEAST, SAMPLE_MOST = 4096, 1 << 18
+MARGIN_LEAST, MARGIN_FIRST, MARGIN_MOST = 0.01, 0.05, 0.5
+"""How far below the last threshold to scan, as a share of it."""
+
+_INTEGERS = {torch.float32: np.int32, torch.float64: np.int64}
+
+
+class _Plan:
+    """Who scans what: everything that depends on the shape of the task but not on the numbers."""
+
+    def __init__(
+        self, offsets: Array, counts: Array, active: Array, threads: int, accumulate: bool
+    ) -> None:
+        share = np.linspace(0, offsets[-1], threads + 1).astype(np.int64)
+        edges = np.unique(np.concatenate([offsets, share]))
+        segments = np.searchsorted(offsets, edges[:-1], side="right") - 1
+        kept = active[segments] | accumulate
+        self.segments, self.lows, self.highs = segments[kept], edges[:-1][kept], edges[1:][kept]
+        lengths = self.highs - self.lows
+        room = np.minimum(lengths, 4 * counts[self.segments] + 1024) + kernels.STRIP
+        self.rooms = np.concatenate([[0], np.cumsum(room)])
+        self.pieces = np.searchsorted(self.segments, np.arange(len(counts) + 1))
+        done = np.concatenate([[0], np.cumsum(lengths)])
+        cuts = np.searchsorted(done, np.linspace(0, done[-1], threads + 1)[1:-1])
+        bounds = [0, *cuts.tolist(), len(lengths)]
+        self.groups = [(a, b) for a, b in pairwise(bounds) if a < b]
+
+
+class CpuSelector:
+    """The thresholds of one set of segments, and the memory for candidates."""
+
+    def __init__(self, offsets: Sequence[int]) -> None:
+        self.offsets = np.asarray(offsets, dtype=np.int64)
+        size = len(self.offsets) - 1
+        self.last = np.full(size, np.nan)
+        """Last magnitude that was selected from each segment; NaN if unknown."""
+        self.margins = np.full(size, MARGIN_FIRST)
+        self._plan: tuple[tuple[Any, ...], _Plan] | None = None
+        self._found = np.empty(0, np.int64)
+        self._taken = np.empty(0, np.float32)
+
+    def select_(
+        self, residual: Tensor, counts: Sequence[int], update: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """See `ggs.select.Selector.select_segments_`."""
+        values = residual.detach().numpy()
+        integer = _INTEGERS[residual.dtype]
+        bits, mask = values.view(integer), integer(np.iinfo(integer).max)
+        wanted = np.asarray(counts, dtype=np.int64)
+        indices = np.empty(int(wanted.sum()), np.int64)
+        selected = np.empty(len(indices), values.dtype)
+        task = _Task(self, values, bits, mask, wanted, indices, selected)
+        active = wanted > 0
+        known = np.isfinite(self.last)
+        if update is not None and bool((active & ~known).any()):
+            residual.add_(update)
+            update = None
+        lowered = np.where(known, self.last * (1 - self.margins), 0)
+        thresholds = lowered.astype(values.dtype).view(integer)
+        thresholds[~active] = mask
+        for s in np.flatnonzero(active & ~known & (wanted < np.diff(self.offsets))).tolist():
+            thresholds[s] = task.sampled_threshold(s)
+        failed = task.attempt(thresholds, active, update)
+        if failed.any():
+            for s in np.flatnonzero(failed).tolist():
+                thresholds[s] = task.sampled_threshold(s)
+            failed = task.attempt(thresholds, failed, None)
+        for s in np.flatnonzero(failed).tolist():
+            task.attempt_exact(s)
+        return torch.from_numpy(indices), torch.from_numpy(selected)
+
+    def plan(self, wanted: Array, active: Array, accumulate: bool) -> _Plan:
+        """The plan for these counts; the last one is kept."""
+        work = int(np.diff(self.offsets)[active].sum())
+        threads = threads_for(work, SCAN_GRAIN)
+        key = (threads, accumulate, active.tobytes(), wanted.tobytes())
+        if self._plan is None or self._plan[0] != key:
+            self._plan = key, _Plan(self.offsets, wanted, active, threads, accumulate)
+        return self._plan[1]
+
+    def room(self, size: int, dtype: Any) -> tuple[Array, Array]:
+        """Memory for `size` candidates. The system backs only what is touched with real memory."""
+        if len(self._found) < size or len(self._found) > 4 * size or self._taken.dtype != dtype:
+            self._found, self._taken = np.empty(size, np.int64), np.empty(size, dtype)
+        return self._found, self._taken
+
+    def learn(self, s: int, magnitude: float, surplus: float) -> None:
+        """Steers the next threshold of segment `s`.
+
+        Args:
+            magnitude: the least that was selected.
+            surplus: candidates per selected element.
+        """
+        # Only a falling threshold can leave too few candidates; twice the last fall is enough room.
+        fall = 1 - magnitude / self.last[s] if self.last[s] > 0 else 0.0
+        kept = self.margins[s] * (0.7 if surplus > 1.5 else 0.95)
+        self.margins[s] = min(max(kept, 2 * fall, MARGIN_LEAST), MARGIN_MOST)
+        self.last[s] = magnitude
+
+
+class _Task:
+    """One call of `CpuSelector.select_`."""
+
+    def __init__(
+        self,
+        owner: CpuSelector,
+        values: Array,
+        bits: Array,
+        mask: Any,
+        wanted: Array,
+        indices: Array,
+        selected: Array,
+    ) -> None:
+        self.owner, self.values, self.bits, self.mask = owner, values, bits, mask
+        self.wanted, self.indices, self.selected = wanted, indices, selected
+        self.outputs = np.concatenate([[0], np.cumsum(wanted)])
+        self.width = 8 * bits.itemsize - 1
+
+    def attempt(self, thresholds: Array, active: Array, update: Tensor | None) -> Array:
+        """Selects from the `active` segments; returns which of them had a useless threshold."""
+        accumulate = update is not None
+        plan = self.owner.plan(self.wanted, active, accumulate)
+        found, taken = self.owner.room(int(plan.rooms[-1]), self.values.dtype)
+        counts = np.zeros(len(plan.segments), np.int64)
+        source = self.values if update is None else update.detach().numpy()
+        shared = (
+            self.values, self.bits, source, accumulate, self.mask, thresholds,
+            plan.segments, plan.lows, plan.highs, plan.rooms, found, taken, counts,
+        )  # fmt: skip
+        run_threads(kernels.scan, [(*shared, first, last) for first, last in plan.groups])
+        return self._finish(plan, found, taken, counts, active)
+
+    def attempt_exact(self, s: int) -> None:
+        """Selects from segment `s`, whatever its numbers are."""
+        threshold, quota = self._exact_threshold(s)
+        only = np.arange(len(self.wanted)) == s
+        plan = self.owner.plan(self.wanted, only, False)
+        found, taken = self.owner.room(int(plan.rooms[-1]), self.values.dtype)
+        counts = np.zeros(len(plan.segments), np.int64)
+        shared = (
+            self.values, self.bits, self.mask, threshold, quota,
+            plan.lows, plan.highs, plan.rooms, found, taken, counts,
+        )  # fmt: skip
+        run_threads(kernels.take_exact, [(*shared, piece) for piece in range(len(counts))])
+        failed = self._finish(plan, found, taken, counts, only)
+        assert not failed.any()
+
+    def _finish(
+        self, plan: _Plan, found: Array, taken: Array, counts: Array, active: Array
+    ) -> Array:
+        size = len(self.wanted)
+        exact, totals = np.empty(size, np.int64), np.empty(size, np.int64)
+        shared = (
+            self.values, self.mask, self.width, self.wanted, self.outputs, plan.pieces,
+            plan.rooms, found, taken, taken.view(self.bits.dtype), counts, self.indices,
+            self.selected, exact, totals,
+        )  # fmt: skip
+        threads = min(size, threads_for(len(self.indices), FINISH_GRAIN))
+        cuts = np.searchsorted(self.outputs, np.linspace(0, len(self.indices), threads + 1)[1:-1])
+        bounds = [0, *cuts.tolist(), size]
+        run_threads(
+            kernels.finish,
+            [(*shared, a, b) for a, b in pairwise(bounds) if a < b],
+        )
+        good = active & (exact >= 0)
+        magnitudes = exact.astype(self.bits.dtype).view(self.values.dtype)
+        for s in np.flatnonzero(good).tolist():
+            self.owner.learn(s, float(magnitudes[s]), totals[s] / self.wanted[s])
+        return active & (exact < 0)
+
+    def sampled_threshold(self, s: int) -> int:
+        """A threshold that probably leaves somewhat more than the wanted candidates."""
+        start, stop = (int(edge) for edge in self.owner.offsets[s : s + 2])
+        length, k = stop - start, int(self.wanted[s])
+        size = min(length, max(SAMPLE_LEAST, min(SAMPLE_MOST, 64 * length // k)))
+        sample = np.empty(size, self.bits.dtype)
+        kernels.sample(self.bits, self.mask, start, stop, size, sample)
+        expected = size * k / length
+        rank = k if size == length else int(expected + 4 * expected**0.5) + 3
+        rank = min(rank, size)
+        return int(np.partition(sample, size - rank)[size - rank])
+
+    def _exact_threshold(self, s: int) -> tuple[Any, int]:
+        """The k-th largest magnitude of segment `s`, and how many such are among the k largest."""
+        start, stop = (int(edge) for edge in self.owner.offsets[s : s + 2])
+        threads = threads_for(stop - start, SCAN_GRAIN)
+        bounds = np.linspace(start, stop, threads + 1).astype(np.int64).tolist()
+        prefix, top, rank = 0, self.width, int(self.wanted[s])
+        while top:
+            shift = max(top - kernels.RADIX_BITS, 0)
+            bins = np.zeros((threads, 1 << (top - shift)), np.int64)
+            run_threads(
+                kernels.histogram,
+                [
+                    (self.bits, self.mask, a, b, prefix, top, shift, bins[t])
+                    for t, (a, b) in enumerate(pairwise(bounds))
+                ],
+            )
+            chosen, rank = kernels.descend(bins.sum(0), rank)
+            prefix, top = (prefix << (top - shift)) | chosen, shift
+        return self.bits.dtype.type(prefix), rank
