@@ -34,9 +34,11 @@ class TaskState:
 class Display:
     """Writes to a terminal with a live table, or plain lines to anything else."""
 
-    def __init__(self, tasks: Sequence[Task], console: Console | None = None) -> None:
+    def __init__(self, tasks: Sequence[Task]) -> None:
         self.tasks = {task: TaskState() for task in tasks}
-        self._console = console or Console(highlight=False)
+        self._console = Console(highlight=False)
+        if not self._console.is_terminal:  # nothing says how wide the reader's page is
+            self._console.width = 120
         self._width = max(len(str(task)) for task in tasks)
         self._live = None
         if self._console.is_terminal:
@@ -83,9 +85,7 @@ class Display:
         )
         for task, known in self.tasks.items():
             table.add_row(str(task), str(known.attempts), known.code, known.conclusion)
-        # Elsewhere than on a terminal nothing says how wide the reader's page is.
-        width = None if self._console.is_terminal else 120
-        self._console.print(table, width=width)
+        self._console.print(table)
         self.note(verdict)
 
     def _print(self, text: Text) -> None:

@@ -88,4 +88,4 @@ class Engine(Protocol):
         """Remove whatever the engine has made on this machine, unless it is to be kept."""
 
     def how_to_remove(self) -> str:
-        """What a person types to remove what was kept."""
+        """What was kept, as the command that removes it."""

@@ -1,15 +1,16 @@
 """A job and the wishes of the person who runs it, checked against each other and this machine."""
 
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ggs.errors import ConfigurationError
-from ggs.pai.job import Job
+from ggs.pai.document import read_text
+from ggs.pai.job import Job, set_parameters
 from ggs.pai.local.environment import Task, port_labels, short_name, tasks_of
 from ggs.pai.local.options import Kill, LocalOptions
+from ggs.pai.validate import validate
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Plan:
     gpus: Mapping[Task, range]
     """The GPUs of each task, by index on this machine."""
     notes: list[str]
-    """What is different here from a cluster, in sentences."""
+    """What OpenPAI would not accept, and what is different here, in sentences."""
 
 
 def make_plan(source: Path | str, options: LocalOptions) -> Plan:
@@ -34,14 +35,22 @@ def make_plan(source: Path | str, options: LocalOptions) -> Plan:
     Raises:
         ConfigurationError: the job file or an option is wrong.
     """
-    job = Job.load(source, _settings(options))
+    settings = _settings(options)
+    job = Job.load(source, settings)
+    text = read_text(source) if isinstance(source, Path) else source
+    findings = validate(set_parameters(text, settings), target="openpai")
     if options.gpus is not None:
         for role in job.task_roles.values():
             role.resource.gpu = min(role.resource.gpu, 1) * options.gpus
     _check_roles(job)
     started = time.strftime("%Y%m%d-%H%M%S")
     folder = (options.folder or Path("runs", "local", f"{job.name}-{started}")).resolve()
-    notes = _notes(job, options)
+    notes = [
+        f"line {found.line}, {found.message}: on OpenPAI {found.consequence}; {found.fix}"
+        for found in findings
+        if found.severity == "error"
+    ]
+    notes += _differences(job, options)
     gpus = _share_gpus(job, len(list(Path("/dev").glob("nvidia[0-9]*"))))
     mounts = _mounts(job, options, folder)
     if mounts and options.engine == "process":
@@ -118,12 +127,8 @@ def _share_gpus(job: Job, available: int) -> dict[Task, range]:
     return gpus
 
 
-def _notes(job: Job, options: LocalOptions) -> list[str]:
-    notes = [
-        f"role {name}: OpenPAI 1.8.1 ends its tasks before they start; name it {short_name(name)!r}"
-        for name in job.task_roles
-        if not re.fullmatch(r"[a-z0-9]{1,63}", name)
-    ]
+def _differences(job: Job, options: LocalOptions) -> list[str]:
+    notes = []
     if job.extras.gang_allocation is False:
         notes.append(
             "gangAllocation is false: here tasks still wait for all addresses, and taskRetryCount "

@@ -42,6 +42,8 @@ def run(job: Path | str, options: LocalOptions) -> int:
                 return _run(plan, engine, events)
             finally:
                 engine.close()
+                if options.keep:
+                    print(f"pai: {engine.how_to_remove()}")
     except CannotRun as error:
         print(f"pai: {error}\npai: job FAILED", file=sys.stderr)
         return FAILED
@@ -50,7 +52,7 @@ def run(job: Path | str, options: LocalOptions) -> int:
         return USAGE
     except Stopped as stopped:
         name = signal.Signals(stopped.signal_number).name
-        print(f"pai: {name}: the job is stopped, nothing is left behind", file=sys.stderr)
+        print(f"pai: {name}: the job is stopped", file=sys.stderr)
         return 128 + stopped.signal_number
     except KeyboardInterrupt:  # before anything was started
         return 128 + signal.SIGINT
@@ -65,7 +67,11 @@ def _engine(plan: Plan, events: Events) -> Engine:
         if plan.options.engine == "docker"
         else ProcessEngine(events.put, keep=keep)
     )
-    engine.prepare([plan.job.image(role) for role in plan.job.task_roles])
+    try:
+        engine.prepare([plan.job.image(role) for role in plan.job.task_roles])
+    except BaseException:
+        engine.close()
+        raise
     return engine
 
 
@@ -95,8 +101,6 @@ def _run(plan: Plan, engine: Engine, events: Events) -> int:
         f"job {'SUCCEEDED' if result.succeeded else 'FAILED'} after {number + 1} "
         f"attempt{'s' * (number > 0)} ({result.explanation}); logs in {plan.folder}"
     )
-    if plan.options.keep:
-        display.note(engine.how_to_remove())
     return SUCCEEDED if result.succeeded else FAILED
 
 

@@ -20,7 +20,8 @@ USER_SCRIPT_ENDED = "user script ended"
 
 # $1: a token that marks the runtime's own lines in the task's output.
 # A failing script ends the task at once; after one that succeeds the runtime waits for everyone who
-# still holds its output: a background process keeps the task alive, as on OpenPAI 1.8.1.
+# still holds its output: a background process keeps the task alive, as on OpenPAI 1.8.1, where a
+# descriptor (62) leaks to it even when it has redirected its own output.
 _RUNTIME = """#!/bin/bash
 set -o nounset -o pipefail
 token=$1
@@ -41,7 +42,7 @@ logger=$!
 
 cat <"$here/runtime.d/user_log_pipe" &
 logger=$!
-"$here/runtime.d/user.sh" </dev/null >"$here/runtime.d/user_log_pipe" 2>&1 || end $? $logger
+"$here/runtime.d/user.sh" </dev/null >"$here/runtime.d/user_log_pipe" 2>&1 62>&1 || end $? $logger
 echo "$token {USER_SCRIPT_ENDED}"
 wait "$logger"
 exec /bin/bash "$here/runtime.d/postcommands.sh"
