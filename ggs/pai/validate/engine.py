@@ -6,10 +6,19 @@ from collections.abc import Iterator
 
 from ggs.pai.document import DocumentError, parse
 from ggs.pai.validate import (  # noqa: F401  imported for the rules that they register
+    commands,
+    completion,
+    extras,
+    hived,
+    images,
+    plugins,
+    portal,
     reading,
     references,
     roles,
     schema,
+    templates,
+    variables,
 )
 from ggs.pai.validate.finding import RULES, Finding, JobView, Problem, Target
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from ggs.pai import job as protocol
+from ggs.pai import protocol
 from ggs.pai.document import Path, to_text
+from ggs.pai.job import Job, locate
 from ggs.pai.validate.finding import JobView, Problem, rule
 
 _REFUSED = "the server answers 400 InvalidProtocolError and stores nothing"
@@ -79,11 +80,11 @@ def _complaints(view: JobView, *wanted: str) -> Iterator[tuple[Path, ErrorDetail
 def _errors(view: JobView) -> Iterator[tuple[Path, ErrorDetails]]:
     """All complaints of the model with their places; of several at one place the first."""
     try:
-        protocol.Job.model_validate(view.document.value)
+        Job.model_validate(view.document.value)
     except ValidationError as error:
         seen: set[Path] = set()
         for details in error.errors(include_url=False):
-            path, _ = protocol.locate(details, view.document)
+            path, _ = locate(details, view.document)
             if path not in seen:
                 seen.add(path)
                 yield path, details
@@ -150,7 +151,7 @@ def unknown_key(view: JobView) -> Iterator[Problem]:
 
 def _siblings(path: Path) -> list[str]:
     """The keys that the protocol knows beside the last of `path`."""
-    model: type[BaseModel] = protocol.Job
+    model: type[BaseModel] = Job
     if path[0] == "prerequisites":
         model = protocol.DockerImage
     elif path[0] == "deployments":

@@ -1,0 +1,114 @@
+"""Container images: what the init container's image check and the registries accept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ggs.pai.document import Path
+from ggs.pai.validate.finding import JobView, Problem, rule
+
+_REPOSITORY = re.compile(r"[a-z\-_.0-9]+[/a-z\-_.0-9]*")
+_TAG = re.compile(r"[a-z\-_.0-9]+")
+_CHECK_FAILS = "the init container's image check exits with 254, which is never retried"
+
+
+def _images(view: JobView) -> Iterator[tuple[Path, str]]:
+    """Path and text of each image's uri that is not a template."""
+    for path, item in view.prerequisites:
+        uri = item.get("uri")
+        if item.get("type") == "dockerimage" and isinstance(uri, str) and "<%" not in uri:
+            yield (*path, "uri"), uri
+
+
+def _split(uri: str) -> tuple[str, str, str]:
+    """Registry host, repository and tag, cut as the image check cuts them; absent ones empty."""
+    host, slash, rest = uri.partition("/")
+    if not slash or not re.search(r"[.:]", host):
+        host, rest = "", uri
+    repository, _, tag = rest.partition(":")
+    return host, repository, tag
+
+
+@rule(
+    "image-tag",
+    "error",
+    consequence=_CHECK_FAILS,
+    fix="give the image a tag of lower-case letters, digits, . _ and -",
+)
+def image_tag(view: JobView) -> Iterator[Problem]:
+    """The image check allows fewer tags than Docker: upper-case letters are refused."""
+    for path, uri in _images(view):
+        tag = _split(uri)[2]
+        if tag and "@" not in uri and not _TAG.fullmatch(tag):
+            yield Problem(path, f"the tag {tag!r} is refused")
+
+
+@rule(
+    "image-digest",
+    "error",
+    consequence=_CHECK_FAILS,
+    fix="use a tag in place of the digest",
+)
+def image_digest(view: JobView) -> Iterator[Problem]:
+    """The image check does not know name@sha256:… although Docker would accept it."""
+    for path, uri in _images(view):
+        if "@" in uri:
+            yield Problem(path, f"{uri!r} names the image by its digest")
+
+
+@rule(
+    "image-name",
+    "error",
+    consequence=_CHECK_FAILS,
+    fix="write [registry[:port]/]name[:tag] in lower case, without docker:// or https://",
+)
+def image_name(view: JobView) -> Iterator[Problem]:
+    """A repository has lower-case letters, digits, . _ - and / only."""
+    for path, uri in _images(view):
+        _, repository, _ = _split(uri)
+        if "://" in uri or ("@" not in uri and not _REPOSITORY.fullmatch(repository)):
+            yield Problem(path, f"{uri!r} is no image name")
+
+
+@rule(
+    "image-latest",
+    "warning",
+    consequence="the image is pulled at every start of every task: nodes or attempts may run "
+    "different code",
+    fix="give the image a tag of its own for each version",
+)
+def image_latest(view: JobView) -> Iterator[Problem]:
+    """imagePullPolicy is Always, and a retried job starts with whatever the tag then names."""
+    for path, uri in _images(view):
+        if "@" not in uri and "://" not in uri and _split(uri)[2] in ("", "latest"):
+            yield Problem(path, f"{uri!r} may name another image tomorrow")
+
+
+@rule(
+    "image-docker-hub",
+    "warning",
+    target="ltp",
+    consequence="LTP answers 400 InvalidImageError where the cluster allows its own registry only",
+    fix="push the image to the cluster's registry and name it with the registry's host",
+)
+def image_docker_hub(view: JobView) -> Iterator[Problem]:
+    """An image without a registry's host comes from Docker Hub, which LTP clusters often
+    disable."""
+    for path, uri in _images(view):
+        if "://" not in uri and _split(uri)[0] in ("", "docker.io", "index.docker.io"):
+            yield Problem(path, f"{uri!r} comes from Docker Hub")
+
+
+@rule(
+    "image-auth-plain",
+    "warning",
+    consequence="everybody who may see the job's configuration can read the password",
+    fix="put it under secrets and write <% $secrets.name %>",
+)
+def auth_plain(view: JobView) -> Iterator[Problem]:
+    """The server masks only what stands under secrets; auth may refer to it."""
+    for path, _ in view.prerequisites:
+        password = view.text(*path, "auth", "password")
+        if password and "$secrets" not in password:
+            yield Problem((*path, "auth", "password"), "a password stands in the job file")

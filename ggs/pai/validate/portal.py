@@ -1,0 +1,145 @@
+"""What the web portal refuses although the server accepts it: its schema is stricter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ggs.pai.document import Path, walk
+from ggs.pai.validate.finding import JobView, Problem, rule
+
+_REFUSED = "the portal refuses the file; REST accepts it"
+_PLUGIN_KEYS = ("plugin", "parameters", "failurePolicy", "hook")
+_SSH_KEYS = ("jobssh", "sshbarrier", "sshbarrierTimeout", "userssh")
+
+
+@rule(
+    "portal-plugin-key",
+    "warning",
+    consequence=_REFUSED,
+    fix="submit with `pai job submit`, or remove the key",
+)
+def plugin_key(view: JobView) -> Iterator[Problem]:
+    """The portal knows plugin, parameters, failurePolicy and hook in a plugin's entry, and not
+    taskroles."""
+    for path, item in view.plugins():
+        for key in item:
+            if key not in _PLUGIN_KEYS:
+                yield Problem((*path, key), f"the portal does not know {key} here")
+
+
+@rule(
+    "portal-plugin-parameters",
+    "warning",
+    consequence=_REFUSED,
+    fix="for ssh write jobssh: true or false, and only jobssh, sshbarrier, sshbarrierTimeout, "
+    "userssh; for tensorboard only port and logdir",
+)
+def plugin_parameters(view: JobView) -> Iterator[Problem]:
+    """The portal checks the parameters of ssh and tensorboard."""
+    for path, item in view.plugins():
+        parameters = (*path, "parameters")
+        known = {"ssh": _SSH_KEYS, "tensorboard": ("port", "logdir")}.get(str(item.get("plugin")))
+        if known is None:
+            continue
+        for key in view.mapping(*parameters):
+            if key not in known:
+                yield Problem((*parameters, key), f"the portal does not know {key} here")
+        if known is _SSH_KEYS and not isinstance(view.document.get(*parameters, "jobssh"), bool):
+            yield Problem((*parameters, "jobssh"), "jobssh is not true or false")
+
+
+@rule(
+    "portal-deployment-name",
+    "warning",
+    consequence=_REFUSED,
+    fix="use letters, digits and _",
+)
+def deployment_name(view: JobView) -> Iterator[Problem]:
+    """The server allows - in a deployment's name, the portal does not."""
+    for path, item in view.deployments:
+        name = item.get("name")
+        if isinstance(name, str) and re.fullmatch(r"[a-zA-Z0-9_-]*-[a-zA-Z0-9_-]*", name):
+            yield Problem((*path, "name"), f"the portal refuses the name {name!r}")
+
+
+@rule(
+    "portal-empty-text",
+    "warning",
+    consequence=_REFUSED,
+    fix="write some text, or remove the key",
+)
+def empty_text(view: JobView) -> Iterator[Problem]:
+    """The portal refuses empty text wherever the protocol has text."""
+    places: list[Path] = [("contributor",), ("description",), ("version",)]
+    places += [(*path, key) for path, item in view.prerequisites for key in item]
+    places += [(*path, "auth", key) for path, _ in view.prerequisites
+               for key in view.mapping(*path, "auth")]  # fmt: skip
+    for role in view.roles:
+        places += [("taskRoles", role, key) for key in ("dockerImage", "data", "output", "script")]
+        below: Path = ("taskRoles", role, "commands")
+        places += [path for path, _ in walk(view.sequence(*below), below)]
+    for path in places:
+        if view.document.get(*path) == "":
+            yield Problem(path, "the text is empty")
+
+
+@rule(
+    "portal-role-key",
+    "warning",
+    consequence=_REFUSED,
+    fix="remove it: the one at the top of the file counts",
+)
+def role_key(view: JobView) -> Iterator[Problem]:
+    """A role or deployment may state protocolVersion for the server, but not for the portal."""
+    for role, values in view.roles.items():
+        if "protocolVersion" in values:
+            here = ("taskRoles", role, "protocolVersion")
+            yield Problem(here, "protocolVersion in a role")
+    for path, item in view.deployments:
+        if "protocolVersion" in item:
+            yield Problem((*path, "protocolVersion"), "protocolVersion in a deployment")
+
+
+@rule(
+    "portal-defaults",
+    "warning",
+    consequence=_REFUSED,
+    fix="write virtualCluster and deployment as text, and nothing else",
+)
+def defaults(view: JobView) -> Iterator[Problem]:
+    """defaults is open for the server; the portal knows virtualCluster and deployment, as text."""
+    for key, value in view.mapping("defaults").items():
+        if key not in ("virtualCluster", "deployment"):
+            yield Problem(("defaults", key), f"the portal does not know {key} here")
+        elif not isinstance(value, str) and key == "virtualCluster":
+            yield Problem(("defaults", key), "virtualCluster is not text")
+
+
+@rule(
+    "portal-auth-key",
+    "warning",
+    consequence=_REFUSED,
+    fix="write username, password and registryuri",
+)
+def auth_key(view: JobView) -> Iterator[Problem]:
+    """An image's auth is open for the server; the portal knows username, password, registryuri."""
+    for path, _ in view.prerequisites:
+        for key in view.mapping(*path, "auth"):
+            if key not in ("username", "password", "registryuri"):
+                yield Problem((*path, "auth", key), f"the portal does not know {key} here")
+
+
+@rule(
+    "portal-infiniband",
+    "warning",
+    consequence=_REFUSED,
+    fix="write true or false",
+)
+def infiniband(view: JobView) -> Iterator[Problem]:
+    """The server takes any value of infiniband, the portal true or false."""
+    for role in view.roles:
+        path = ("taskRoles", role, "extraContainerOptions", "infiniband")
+        value = view.document.get(*path)
+        if value is not None and not isinstance(value, bool):
+            yield Problem(path, "infiniband is not true or false")
