@@ -2,12 +2,15 @@
 
     GGSError                      what a user can get wrong or a cluster can do to a job
     ├── ConfigurationError        a setting's name or value; never worth a retry
+    ├── DataError                 a data set or an image that cannot be read or fetched
     ├── UnsupportedError          an optimizer, parameter or wrapper that GGS cannot work with
     ├── MismatchError             the workers do not agree on model, settings or versions
     ├── NonFiniteError            too many steps in a row had a NaN or inf gradient
     ├── DivergenceError           replicas that must be bit-identical are not
     ├── WireError                 a damaged or foreign message
     ├── EnvironmentVariableError  an OpenPAI environment variable that is missing or wrong
+    ├── DeviceError               GPUs that the cluster promised to a task are not there
+    ├── RendezvousError           the tasks of a job did not find each other, or lost each other
     ├── CheckpointError           a checkpoint that is damaged, foreign or cannot be written
     └── PAIError                  what the OpenPAI server, or the way to it, answered
         ├── ServerRefusedError    the server answered, and said no; has its status and code
@@ -23,6 +26,10 @@ class GGSError(Exception):
 
 class ConfigurationError(GGSError, ValueError):
     """A setting's name or value is wrong."""
+
+
+class DataError(GGSError, RuntimeError):
+    """A data set or one of its images cannot be read or fetched."""
 
 
 class UnsupportedError(GGSError, TypeError):
@@ -47,6 +54,14 @@ class WireError(GGSError, ValueError):
 
 class EnvironmentVariableError(GGSError, ValueError):
     """A variable of OpenPAI's environment is missing or has an impossible value."""
+
+
+class DeviceError(GGSError, RuntimeError):
+    """GPUs that the cluster promised to this task are not there."""
+
+
+class RendezvousError(GGSError, RuntimeError):
+    """The tasks of a job did not find each other in time, or a port to meet on is taken."""
 
 
 class CheckpointError(GGSError, RuntimeError):

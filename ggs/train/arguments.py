@@ -1,0 +1,224 @@
+"""One pydantic model, three ways to read it: a YAML file, command-line flags, a help page.
+
+The model is the only place where a setting's name, type, default, unit and limits are written. Flags
+are the field names with dashes; the help page is grouped by the ``group`` of each field; every wrong
+name or value becomes a one-line :class:`ggs.errors.ConfigurationError`.
+"""
+
+import argparse
+import difflib
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
+
+import yaml
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from ggs.errors import ConfigurationError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+YAML_LIMIT = 1 << 20
+"""Bytes. A configuration has a few dozen lines; what is larger is something else."""
+
+_HELP = "ggs train --help lists every setting"
+
+
+def parse(model: type[Model], argv: Sequence[str], prog: str, description: str) -> Model:
+    """Read ``--config FILE`` and flags into ``model``; flags win over the file, the file over defaults.
+
+    Prints the help page and raises SystemExit(0) for ``--help``. Raises ConfigurationError for an
+    unknown flag or key, a wrong value, or a file that cannot be read.
+    """
+    parser = _parser(model, prog, description)
+    flags, unknown = parser.parse_known_args(list(argv))
+    if unknown:
+        flag = unknown[0].split("=")[0]
+        if not flag.startswith("-"):
+            raise ConfigurationError(f"{unknown[0]!r} has no flag before it; {_HELP}")
+        known = [option for action in parser._actions for option in action.option_strings]
+        raise ConfigurationError(f"{flag} is no setting{suggestion(flag, known)}; {_HELP}")
+    given = vars(flags)
+    path = given.pop("config", None)
+    values = load_yaml(Path(path)) if path is not None else {}
+    for name, text in given.items():
+        values[name] = (
+            _value(model.model_fields[name], name, text) if isinstance(text, str) else text
+        )
+    return build(model, values)
+
+
+def build(model: type[Model], values: Mapping[str, Any]) -> Model:
+    """Validate ``values``. Raises ConfigurationError that names field, value and what is allowed."""
+    for name in values:
+        if name not in model.model_fields:
+            near = suggestion(str(name), model.model_fields)
+            raise ConfigurationError(f"{name!r} is no setting{near}; {_HELP}")
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        raise ConfigurationError("; ".join(_lines(model, error))) from None
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """``, did you mean X?`` for the known word nearest to ``word``, or an empty string."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f", did you mean {near[0]}?" if near else ""
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file. Raises ConfigurationError for whatever else is found there."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(YAML_LIMIT + 1)
+    except OSError as error:
+        raise ConfigurationError(f"config: cannot read {path}: {error.strerror}") from None
+    if len(text) > YAML_LIMIT:
+        raise ConfigurationError(f"config: {path} is larger than {YAML_LIMIT:,} bytes")
+    try:
+        values = yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ConfigurationError(f"config: {path} is not readable as YAML: {reason}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigurationError(
+            f"config: {path} holds a {type(values).__name__}, not NAME: VALUE lines"
+        )
+    return {str(name): value for name, value in values.items()}
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML without aliases (a few lines of them can stand for gigabytes) and duplicate keys."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError(f"line {self.line + 1}: aliases are not allowed here")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        mapping = super().construct_mapping(node, deep=deep)
+        if len(mapping) != len(node.value):
+            keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise yaml.YAMLError(f"line {node.start_mark.line + 1}: {twice} is given twice")
+        return mapping
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigurationError(f"{message.removeprefix('argument ')}; {_HELP}")
+
+
+def _parser(model: type[BaseModel], prog: str, description: str) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=prog,
+        description=description,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=28, width=100),
+        usage=f"{prog} [--config FILE] [--SETTING VALUE ...]",
+    )
+    parser.add_argument(
+        "--config", metavar="FILE", help="YAML file of NAME: VALUE lines, names as below; flags win"
+    )
+    groups: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+        title = str(extra.get("group", "other"))
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        flag = "--" + name.replace("_", "-")
+        text = f"{field.description} [{_shown(field.default)}]".replace("%", "%%")
+        if field.annotation is bool:
+            groups[title].add_argument(
+                flag, dest=name, action=argparse.BooleanOptionalAction, help=text
+            )
+        else:
+            metavar = str(extra.get("metavar") or _metavar(field))
+            groups[title].add_argument(flag, dest=name, metavar=metavar, help=text)
+    return parser
+
+
+def _shown(default: Any) -> str:
+    return "unset" if default is None else str(default) if default != {} else "none"
+
+
+def _plain_type(field: FieldInfo) -> tuple[Any, bool]:
+    """The field's type without ``| None``, and whether None is allowed."""
+    annotation = field.annotation
+    if get_origin(annotation) in (Union, types.UnionType):
+        inner = [part for part in get_args(annotation) if part is not type(None)]
+        return inner[0], len(inner) < len(get_args(annotation))
+    return annotation, False
+
+
+def _metavar(field: FieldInfo) -> str:
+    kind, _ = _plain_type(field)
+    if get_origin(kind) is Literal:
+        return "|".join(get_args(kind))
+    if get_origin(kind) is dict:
+        return "{NAME: VALUE}"
+    return {int: "N", float: "X", Path: "PATH"}.get(kind, "NAME")
+
+
+def _value(field: FieldInfo, name: str, text: str) -> Any:
+    """A flag's text as the value that the same setting would have in a YAML file."""
+    kind, optional = _plain_type(field)
+    if optional and text.lower() in ("none", "null", "unset"):
+        return None
+    if get_origin(kind) is not dict:
+        return text
+    try:
+        return yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise ConfigurationError(
+            f"{name}: {text!r} is not readable; give names and values such as '{{nesterov: true}}'"
+        ) from None
+
+
+def _lines(model: type[BaseModel], error: ValidationError) -> list[str]:
+    lines = []
+    for problem in error.errors(include_url=False):
+        name = str(problem["loc"][0]) if problem["loc"] else ""
+        if problem["type"] in ("value_error", "assertion_error"):
+            message = problem["msg"].removeprefix("Value error, ")
+            lines.append(f"{name}: {message}" if name else message)
+            continue
+        value = problem["input"]
+        near = ""
+        kind, _ = _plain_type(model.model_fields[name])
+        if get_origin(kind) is Literal:
+            near = suggestion(str(value), get_args(kind))
+        shown = str(value) if isinstance(value, str) else repr(value)
+        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        lines.append(f"{name}: {shown!s} is not allowed; give {allowed(model, name)}{near}")
+    return lines
+
+
+def allowed(model: type[BaseModel], name: str) -> str:
+    """What a field takes, in words: ``a number above 0 and at most 1, or none``."""
+    field = model.model_fields[name]
+    kind, optional = _plain_type(field)
+    if get_origin(kind) is Literal:
+        text = "one of " + ", ".join(get_args(kind))
+    elif get_origin(kind) is dict:
+        text = "names and values such as {nesterov: true}"
+    else:
+        words = {int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}
+        text = words.get(kind, "a text")
+    limits = []
+    for limit in field.metadata:
+        if isinstance(limit, Gt):
+            limits.append(f"above {limit.gt}")
+        elif isinstance(limit, Ge):
+            limits.append(f"of at least {limit.ge}")
+        elif isinstance(limit, Lt):
+            limits.append(f"below {limit.lt}")
+        elif isinstance(limit, Le):
+            limits.append(f"at most {limit.le}")
+    return " ".join([text, " and ".join(limits)]).strip() + (", or none" if optional else "")

@@ -1,0 +1,71 @@
+"""Everything about a configuration that can be found wrong before a worker starts."""
+
+import torch
+
+from ggs.errors import ConfigurationError
+from ggs.train import data, models, runs
+from ggs.train.config import TrainConfig
+from ggs.train.data import DataSpec
+from ggs.train.optimizers import build_optimizer
+
+
+def check(config: TrainConfig) -> None:
+    """Check files, model, optimizer, batch size, run folder and devices of ``config``.
+
+    The model is built and run without storage, so that even the largest takes a second. Raises
+    ConfigurationError or UnsupportedError with one line.
+    """
+    check_devices(config)
+    if config.run_dir is not None:
+        runs.check_free(config.run_dir, config)
+    spec = data.spec(config)
+    check_batch(config, spec.train_images, config.workers or 1)
+    build_optimizer(config, _parameters_without_storage(config, spec))
+
+
+def check_devices(config: TrainConfig) -> None:
+    """Raise ConfigurationError where a GPU is asked for and there is none, or too few for nccl."""
+    gpus = torch.cuda.device_count()
+    if config.device == "cuda" and not gpus:
+        raise ConfigurationError(
+            "device: cuda is not available here (torch sees no GPU); give cpu or auto"
+        )
+    if config.backend == "nccl":
+        if config.device == "cpu":
+            raise ConfigurationError(
+                "backend: nccl needs GPUs, but device is cpu; give gloo or auto"
+            )
+        if (config.workers or 1) > gpus:
+            raise ConfigurationError(
+                f"backend: nccl needs a GPU per worker, here are {gpus} for {config.workers or 1} "
+                "worker(s); give gloo, auto or fewer workers"
+            )
+
+
+def check_batch(config: TrainConfig, train_images: int | None, world_size: int) -> None:
+    """Raise ConfigurationError where one step needs more images than there are."""
+    needed = config.batch_size * config.accumulate * world_size
+    if train_images is not None and needed > train_images:
+        raise ConfigurationError(
+            f"batch_size: {config.batch_size} x accumulate {config.accumulate} x {world_size} worker(s) "
+            f"is {needed:,} images per step, but {config.data} has {train_images:,}; give a smaller one"
+        )
+
+
+def _parameters_without_storage(config: TrainConfig, spec: DataSpec) -> list[torch.nn.Parameter]:
+    """The model's parameters on the ``meta`` device; a stand-in for a model of the user's own, whose
+    code may not run there."""
+    channels = models.input_channels(config.model, spec.channels)
+    stand_in = [torch.nn.Parameter(torch.empty(2, 2))]
+    if ":" in config.model:
+        models.own_builder(config.model)
+        return stand_in
+    try:
+        with torch.device("meta"):
+            model = models.build(
+                config.model, spec.num_classes, channels, spec.image_size, config.model_options
+            )
+    except NotImplementedError:  # the RegNets compute with tensors while they are built
+        return stand_in
+    models.check_images(config.model, model, channels, spec.image_size, spec.num_classes)
+    return list(model.parameters())

@@ -1,0 +1,150 @@
+"""Any folder of images, one sub-folder per class (torchvision's ImageFolder)."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import functional
+
+from ggs.errors import ConfigurationError, DataError
+from ggs.train.config import TrainConfig
+from ggs.train.data import DataSpec, ImageSet, Preparation, TensorImages, folders
+from ggs.train.models import SMALL_IMAGE
+from ggs.train.seeds import AUGMENTATION, derive
+
+_MARGIN = 256 / 224
+"""Large test images are scaled to this multiple of the size, of which the centre is cut out."""
+
+
+def load_folders(
+    config: TrainConfig, data: DataSpec, channels: int, device: torch.device
+) -> tuple[ImageSet, ImageSet]:
+    """Training and test images of ``config.data_dir``. Raises ConfigurationError and DataError."""
+    parts = []
+    for path in folders(config.data_dir):
+        try:
+            parts.append(ImageFolder(str(path)))
+        except (OSError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise ConfigurationError(f"data_dir: {path} is no folder of images: {reason}") from None
+    train, test = parts
+    if train.classes != test.classes:
+        odd = sorted({*train.classes} ^ {*test.classes})[0]
+        raise ConfigurationError(
+            f"data_dir: class {odd!r} is not in both {train.root} and {test.root}"
+        )
+    if config.in_memory:
+        kept = [_decode_all(part, config, data, channels, device) for part in parts]
+        return kept[0], kept[1]
+    return (
+        FolderImages(train, config, data, channels, device),
+        FolderImages(test, config, data, channels, device),
+    )
+
+
+class FolderImages:
+    """Images that are decoded when they are needed, by ``config.data_workers`` processes."""
+
+    def __init__(
+        self,
+        folder: ImageFolder,
+        config: TrainConfig,
+        data: DataSpec,
+        channels: int,
+        device: torch.device,
+    ) -> None:
+        self._folder, self._config, self._data = folder, config, data
+        self._prepare = Preparation(data, channels, device, config.channels_last)
+        self._device = device
+
+    def __len__(self) -> int:
+        return len(self._folder)
+
+    def batches(
+        self, order: Tensor, batch_size: int, epoch: int | None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """See :class:`ggs.train.data.ImageSet`."""
+        augmented = epoch if self._config.augment else None
+        loader = DataLoader(
+            _Decoded(self._folder, self._data.image_size, self._config.seed, augmented),
+            batch_size=batch_size,
+            sampler=order.tolist(),
+            num_workers=self._config.data_workers,
+            pin_memory=self._device.type == "cuda",
+        )
+        for images, labels in loader:
+            yield self._prepare(images), labels.to(self._device, non_blocking=True)
+
+
+class _Decoded(Dataset[tuple[Tensor, int]]):
+    """uint8 images (3, size, size); augmented by a stream that belongs to epoch and image alone, so
+    that neither the number of processes nor a restart changes a pixel."""
+
+    def __init__(self, folder: ImageFolder, size: int, seed: int, epoch: int | None) -> None:
+        self._folder, self._size, self._seed, self._epoch = folder, size, seed, epoch
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        path, label = self._folder.samples[index]
+        image = _open(path)
+        if self._epoch is None:
+            return functional.pil_to_tensor(_plain(image, self._size)), label
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(self._seed, AUGMENTATION, self._epoch, index))
+            return functional.pil_to_tensor(_augmented(image, self._size)), label
+
+
+def _open(path: str | Path) -> Image.Image:
+    try:
+        with Image.open(path) as file:
+            image: Image.Image = file.convert("RGB")
+            return image
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"data: cannot decode {path}: {' '.join(str(error).split())}") from None
+
+
+def _plain(image: Image.Image, size: int) -> Image.Image:
+    if image.size == (size, size):
+        return image
+    if size <= SMALL_IMAGE:
+        return image.resize((size, size), Image.Resampling.BILINEAR)
+    resized: Any = functional.resize(image, [round(size * _MARGIN)])  # the shorter side
+    cut: Any = functional.center_crop(resized, [size, size])
+    return cut  # type: ignore[no-any-return]
+
+
+def _augmented(image: Image.Image, size: int) -> Image.Image:
+    """A crop of a small image after padding, a crop of random size of a large one; half of them
+    mirrored."""
+    if size <= SMALL_IMAGE:
+        crop: Any = transforms.RandomCrop(size, padding=size // 8)
+        image = _plain(image, size)
+    else:
+        crop = transforms.RandomResizedCrop(size)
+    augmented: Image.Image = transforms.RandomHorizontalFlip()(crop(image))
+    return augmented
+
+
+def _decode_all(
+    folder: ImageFolder, config: TrainConfig, data: DataSpec, channels: int, device: torch.device
+) -> TensorImages:
+    size = data.image_size
+    images = np.empty((len(folder), 3, size, size), np.uint8)
+
+    def decode(index: int) -> None:
+        image = np.asarray(_plain(_open(folder.samples[index][0]), size))
+        images[index] = image.transpose(2, 0, 1)
+
+    with ThreadPoolExecutor(max(1, torch.get_num_threads())) as pool:
+        for _ in pool.map(decode, range(len(folder)), chunksize=64):
+            pass
+    return TensorImages(
+        torch.from_numpy(images), torch.tensor(folder.targets), config, data, channels, device
+    )

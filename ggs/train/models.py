@@ -1,0 +1,242 @@
+"""Models by name: the four of the GGS paper, every torchvision classifier, and a person's own."""
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torchvision
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchvision.models.densenet import DenseNet
+
+from ggs.errors import ConfigurationError
+from ggs.train.arguments import suggestion
+
+SMALL_IMAGE = 64
+"""Pixels. Up to this side alexnet and densenet121 are the variants made for CIFAR."""
+
+AUXILIARY_WEIGHT = 0.3
+"""Weight of auxiliary classifiers (GoogLeNet, Inception) in the loss, as in Szegedy et al., 2015."""
+
+
+class LeNet5(nn.Module):
+    """LeNet-5 (LeCun et al., 1998) with ReLU and max pooling; 61,706 parameters for 1x28x28 images."""
+
+    def __init__(self, num_classes: int = 10, in_channels: int = 1, image_size: int = 28) -> None:
+        super().__init__()
+        padding = 2 if image_size == 28 else 0  # the original pads 28x28 digits to 32x32
+        side = ((image_size + 2 * padding - 4) // 2 - 4) // 2
+        self.features = nn.Sequential(
+            nn.Conv2d(in_channels, 6, 5, padding=padding),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
+        self.classifier = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(16 * side * side, 120),
+            nn.ReLU(),
+            nn.Linear(120, 84),
+            nn.ReLU(),
+            nn.Linear(84, num_classes),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (batch, num_classes) of images (batch, in_channels, image_size, image_size)."""
+        logits: Tensor = self.classifier(self.features(images))
+        return logits
+
+
+class CifarNet(nn.Module):
+    """Caffe's cifar10_quick network; 145,578 parameters for 3x32x32 images and 10 classes."""
+
+    def __init__(self, num_classes: int = 10, in_channels: int = 3, image_size: int = 32) -> None:
+        super().__init__()
+        side = image_size
+        for _ in range(3):
+            side = -(-(side - 3) // 2) + 1
+        self.features = nn.Sequential(
+            nn.Conv2d(in_channels, 32, 5, padding=2),
+            nn.MaxPool2d(3, 2, ceil_mode=True),
+            nn.ReLU(),
+            nn.Conv2d(32, 32, 5, padding=2),
+            nn.ReLU(),
+            nn.AvgPool2d(3, 2, ceil_mode=True),
+            nn.Conv2d(32, 64, 5, padding=2),
+            nn.ReLU(),
+            nn.AvgPool2d(3, 2, ceil_mode=True),
+        )
+        self.classifier = nn.Sequential(
+            nn.Flatten(), nn.Linear(64 * side * side, 64), nn.Linear(64, num_classes)
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (batch, num_classes) of images (batch, in_channels, image_size, image_size)."""
+        logits: Tensor = self.classifier(self.features(images))
+        return logits
+
+
+class CifarAlexNet(nn.Module):
+    """AlexNet as it is commonly cut down for 32x32 images; 2,472,266 parameters for 10 classes.
+
+    The five convolutions of Krizhevsky's one-tower AlexNet, pooled to one pixel, and one linear layer.
+    """
+
+    def __init__(self, num_classes: int = 10) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 64, 11, stride=4, padding=5),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(64, 192, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(192, 384, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(384, 256, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(256, 256, 3, padding=1),
+            nn.ReLU(),
+            nn.AdaptiveMaxPool2d(1),
+        )
+        self.classifier = nn.Sequential(nn.Flatten(), nn.Linear(256, num_classes))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (batch, num_classes) of images (batch, 3, side, side)."""
+        logits: Tensor = self.classifier(self.features(images))
+        return logits
+
+
+def cifar_densenet121(num_classes: int = 10, **options: Any) -> nn.Module:
+    """DenseNet-121 (Huang et al., 2017) with a 3x3 first layer and no early pooling, for small images."""
+    model: nn.Module = DenseNet(32, (6, 12, 24, 16), 64, num_classes=num_classes, **options)
+    features = model.get_submodule("features")
+    features.conv0 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+    nn.init.kaiming_normal_(features.conv0.weight)
+    del features.pool0
+    return model
+
+
+_OWN: dict[str, Callable[..., nn.Module]] = {"lenet5": LeNet5, "cifarnet": CifarNet}
+_SMALL: dict[str, Callable[..., nn.Module]] = {
+    "alexnet": CifarAlexNet,
+    "densenet121": cifar_densenet121,
+}
+
+
+def names() -> list[str]:
+    """All names that need no colon, sorted."""
+    return sorted({*_OWN, *torchvision.models.list_models(module=torchvision.models)})
+
+
+def input_channels(name: str, channels: int) -> int:
+    """Channels that the model is fed for images of ``channels``: torchvision's models want three."""
+    return channels if name in _OWN or ":" in name else 3
+
+
+def build(
+    name: str, num_classes: int, in_channels: int, image_size: int, options: dict[str, Any]
+) -> nn.Module:
+    """The model, freshly initialised from torch's global generator.
+
+    A person's own ``package.module:function`` gets those of ``num_classes``, ``in_channels`` and
+    ``image_size`` that its signature names. Raises ConfigurationError for an unknown name and for
+    options that the model does not take.
+    """
+    found = {"num_classes": num_classes, "in_channels": in_channels, "image_size": image_size}
+    if ":" in name:
+        builder = own_builder(name)
+        accepted = inspect.signature(builder).parameters
+        arguments = {key: value for key, value in found.items() if key in accepted}
+    elif name in _OWN:
+        builder, arguments = _OWN[name], found
+    elif name in _SMALL and image_size <= SMALL_IMAGE:
+        builder, arguments = _SMALL[name], {"num_classes": num_classes}
+    else:
+        if name not in names():
+            near = suggestion(name, names())
+            raise ConfigurationError(
+                f"model: {name} is unknown{near or '; give lenet5, cifarnet, a classifier of '}"
+                f"{'' if near else 'torchvision.models such as resnet18, or package.module:function'}"
+            )
+        builder = torchvision.models.get_model_builder(name)
+        arguments = {"num_classes": num_classes, **_torchvision_arguments(name, image_size)}
+    try:
+        model = builder(**{**arguments, **options})
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"model_options: {name} refuses {options}: {error}") from None
+    if not isinstance(model, nn.Module):
+        raise ConfigurationError(
+            f"model: {name} returned a {type(model).__name__}, not a torch.nn.Module"
+        )
+    return model
+
+
+def own_builder(name: str) -> Callable[..., Any]:
+    """Import ``package.module:function``, also from the working directory, as ``python -m`` would."""
+    module_name, _, attribute = name.partition(":")
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except (ImportError, ValueError) as error:
+        # Quoted as a value: OpenPAI reads "ImportError:" in a log as a reason of its own.
+        raise ConfigurationError(
+            f"model: cannot import {module_name!r} of {name!r} ({error}); give package.module:function, "
+            f"importable from {os.getcwd()}"
+        ) from None
+    builder = getattr(module, attribute, None)
+    if not callable(builder):
+        near = suggestion(attribute, vars(module))
+        raise ConfigurationError(f"model: {module_name} has no function {attribute!r}{near}")
+    return builder  # type: ignore[no-any-return]
+
+
+def check_images(name: str, model: nn.Module, channels: int, size: int, num_classes: int) -> None:
+    """Run a batch without storage (``meta`` device) through ``model``, which lives there too.
+
+    Raises ConfigurationError where the model cannot take images of this size.
+    """
+    try:
+        with torch.no_grad():
+            output = logits(model.eval()(torch.empty(2, channels, size, size, device="meta")))
+        if output.shape != (2, num_classes):
+            raise ValueError(f"it returns {tuple(output.shape)}, not (batch, {num_classes})")
+    except (RuntimeError, ValueError, AssertionError, ZeroDivisionError) as error:
+        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise ConfigurationError(
+            f"model: {name} cannot take images of {channels}x{size}x{size} ({reason}); "
+            "try image_size 224 or another model"
+        ) from None
+
+
+def logits(output: Any) -> Tensor:
+    """The class scores in a model's output, which may be a tuple with auxiliary ones behind them."""
+    scores: Tensor = output[0] if isinstance(output, tuple) else output
+    return scores
+
+
+def training_loss(output: Any, labels: Tensor) -> Tensor:
+    """Mean cross-entropy, with the auxiliary classifiers that GoogLeNet and Inception have."""
+    loss = F.cross_entropy(logits(output), labels)
+    if isinstance(output, tuple):
+        for auxiliary in output[1:]:
+            if auxiliary is not None:
+                loss = loss + AUXILIARY_WEIGHT * F.cross_entropy(auxiliary, labels)
+    return loss
+
+
+def _torchvision_arguments(name: str, image_size: int) -> dict[str, Any]:
+    if name.startswith("vit_"):
+        return {"image_size": image_size}
+    if name.startswith("maxvit"):
+        return {"input_size": (image_size, image_size)}
+    if name in ("googlenet", "inception_v3"):
+        return {"init_weights": True, "weights": None}
+    return {}

@@ -1,0 +1,123 @@
+"""Optimizers by name, the schedule of their learning rate, and their exchange between workers."""
+
+import inspect
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from ggs.collectives import ProcessGroup
+from ggs.dense import Dense
+from ggs.errors import ConfigurationError
+from ggs.optimizer import GGS
+from ggs.support import check_optimizer
+from ggs.train.arguments import suggestion
+from ggs.train.config import TrainConfig
+from ggs.wrapper import DistributedOptimizer
+
+
+def optimizer_classes() -> dict[str, Callable[..., torch.optim.Optimizer]]:
+    """Every optimizer of torch.optim under its name in lower case."""
+    found: dict[str, Callable[..., torch.optim.Optimizer]] = {
+        name.lower(): kind
+        for name, kind in vars(torch.optim).items()
+        if inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer)
+    }
+    found.pop("optimizer")
+    return found
+
+
+def build_optimizer(
+    config: TrainConfig, parameters: Iterable[nn.Parameter]
+) -> torch.optim.Optimizer:
+    """The torch optimizer of ``config``. Raises ConfigurationError and UnsupportedError."""
+    name, options = config.optimizer.lower(), dict(config.optimizer_options)
+    if name == "amsgrad":
+        name, options = "adam", {"amsgrad": True, **options}
+    classes = optimizer_classes()
+    if name not in classes:
+        raise ConfigurationError(
+            f"optimizer: {config.optimizer} is unknown{suggestion(name, [*classes, 'amsgrad'])}; give one "
+            f"of {', '.join(sorted([*classes, 'amsgrad']))}"
+        )
+    for setting in ("weight_decay", "momentum"):
+        value = getattr(config, setting)
+        if value is not None:
+            if setting in options:
+                raise ConfigurationError(
+                    f"optimizer_options: {setting} is given as a setting of its own too"
+                )
+            options[setting] = value
+    taken = list(inspect.signature(classes[name]).parameters)[1:]  # without params
+    for option in options:
+        if option not in taken or option == "lr":
+            raise ConfigurationError(
+                f"optimizer_options: {config.optimizer} takes no {option!r} here"
+                f"{suggestion(option, taken)}; it takes {', '.join(o for o in taken if o != 'lr')}"
+            )
+    # torch writes some options as tuples, YAML and JSON know lists only.
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+    try:
+        optimizer = classes[name](parameters, lr=config.lr, **values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigurationError(
+            f"optimizer: {config.optimizer} refuses {values}: {reason}"
+        ) from None
+    check_optimizer(optimizer)
+    return optimizer
+
+
+def distribute(
+    config: TrainConfig,
+    optimizer: torch.optim.Optimizer,
+    model: nn.Module,
+    warmup_steps: int,
+    group: ProcessGroup | None,
+) -> DistributedOptimizer:
+    """``optimizer`` with the exchange that ``config.method`` names; a collective."""
+    if config.method == "dense":
+        return Dense(
+            optimizer,
+            model,
+            batchnorm=config.batchnorm,
+            max_consecutive_skips=config.max_consecutive_skips,
+            process_group=group,
+        )
+    return GGS(
+        optimizer,
+        model,
+        config.density,
+        warmup_steps=warmup_steps,
+        scope=config.scope,
+        values=config.values,
+        batchnorm=config.batchnorm,
+        dense_below=config.dense_below,
+        max_consecutive_skips=config.max_consecutive_skips,
+        process_group=group,
+    )
+
+
+def lr_factor(config: TrainConfig, step: int, total_steps: int, steps_per_epoch: int) -> float:
+    """What the learning rate is multiplied with at ``step`` (0, 1, …) of ``total_steps``."""
+    warmup = config.lr_warmup.steps(steps_per_epoch)
+    if step < warmup:
+        return (step + 1) / warmup
+    done = (step - warmup) / max(1, total_steps - warmup)
+    if config.lr_schedule == "cosine":
+        return 0.5 * (1.0 + math.cos(math.pi * min(1.0, done)))
+    if config.lr_schedule == "linear":
+        return max(0.0, 1.0 - done)
+    if config.lr_schedule == "step":
+        return float(config.lr_gamma ** (step // max(1, config.lr_step.steps(steps_per_epoch))))
+    return 1.0
+
+
+def scheduler(
+    config: TrainConfig, optimizer: torch.optim.Optimizer, total_steps: int, steps_per_epoch: int
+) -> LambdaLR:
+    """The learning-rate scheduler of ``config``, stepped once per optimizer step."""
+    return LambdaLR(optimizer, lambda step: lr_factor(config, step, total_steps, steps_per_epoch))

@@ -1,0 +1,144 @@
+"""What a person sees while a run goes on, and at its end. Only rank 0 prints."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+LINE_EVERY = 15.0
+"""Seconds between two lines where the output is no terminal."""
+
+
+class Reporter:
+    """One live line in a terminal; elsewhere a plain line now and then."""
+
+    def __init__(self, total_steps: int, epochs: int, quiet: bool = False) -> None:
+        self._console = Console(quiet=quiet, highlight=False, soft_wrap=True)
+        self._total, self._epochs = total_steps, epochs
+        self._top1 = "  –  "
+        self._started = time.monotonic()
+        self._next_line = self._started + LINE_EVERY
+        self._bar: Progress | None = None
+        if self._console.is_terminal and not quiet:
+            self._bar = Progress(
+                BarColumn(bar_width=20),
+                TextColumn("{task.description}"),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+                console=self._console,
+            )
+            self._task = self._bar.add_task("", total=total_steps)
+            self._bar.start()
+
+    def say(self, text: str) -> None:
+        """Print one line, above the live one."""
+        self._console.print(text, markup=False)
+
+    def step(self, step: int, epoch: int, loss: float, rate: float, bytes_sent: int) -> None:
+        """Show the state after ``step`` steps: mean loss, images per second, bytes of the last step."""
+        text = (
+            f"step {step:,}/{self._total:,}  epoch {min(epoch + 1, self._epochs)}/{self._epochs}  "
+            f"loss {loss:.4f}  top-1 {self._top1} %  {rate:,.0f} images/s  {size(bytes_sent)}/step"
+        )
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step, description=text)
+        elif time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + LINE_EVERY
+            left = (self._total - step) / step * (time.monotonic() - self._started)
+            self.say(f"{text}  {duration(left)} left")
+
+    def evaluation(self, step: int, top1: float, loss: float) -> None:
+        """Print the result on the test images."""
+        self._top1 = f"{top1:.2f}"
+        self.say(f"step {step:,}/{self._total:,}  test top-1 {top1:.2f} %  loss {loss:.4f}")
+
+    def close(self) -> None:
+        """Leave the live line."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def summary(self, summary: Mapping[str, Any], folder: str) -> None:
+        """Print what the run came to."""
+        self.close()
+        rows = [("top-1", f"{summary['top1']:.2f} % of {summary['test_images']:,} test images")]
+        if summary.get("top1_replicas_mean") is not None:
+            rows.append(
+                (
+                    "replicas",
+                    f"{summary['top1_replicas_mean']:.2f} % on average, the worst "
+                    f"{summary['top1_replicas_min']:.2f} %, with their own batch-norm layers",
+                )
+            )
+        rows += [
+            (
+                "steps",
+                f"{summary['steps']:,} in {duration(summary['seconds'])}, "
+                f"{summary['samples_per_second']:,.0f} images/s",
+            ),
+            *_traffic(summary),
+        ]
+        if summary["skipped_steps"]:
+            rows.append(
+                ("skipped", f"{summary['skipped_steps']:,} steps with NaN or infinite gradients")
+            )
+        rows.append(("results", folder))
+        optimizer = (
+            summary["optimizer"]
+            if summary["method"] == "dense"
+            else (f"{summary['method'].upper()} around {summary['optimizer']}")
+        )
+        workers = f"{summary['world_size']} worker{'s' if summary['world_size'] > 1 else ''}"
+        self.say(
+            f"\n{summary['model']} ({summary['parameters']:,} parameters) on {summary['data']}, {workers}, "
+            f"{optimizer if summary['method'] != 'dense' else optimizer + ' on dense averaged gradients'}"
+        )
+        for name, text in rows:
+            self.say(f"  {name:10}{text}")
+
+
+def _traffic(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if summary["world_size"] == 1:
+        return [("sent", "nothing: one worker has nobody to send to")]
+    rows = [
+        (
+            "sent",
+            f"{size(summary['bytes_sent_per_step'])} per worker and step"
+            + (" after the density warm-up" if summary["density_warmup_steps"] else "")
+            + f" (density {summary['density']:.4%})",
+        ),
+        (
+            "dense",
+            f"{size(summary['dense_bytes_per_step'])} per worker and step: "
+            f"{summary['compression_ratio']:,.1f} times as much",
+        ),
+    ]
+    if summary["density_warmup_steps"]:
+        rows.append(
+            (
+                "whole run",
+                f"{size(summary['bytes_sent_total'])} per worker, warm-up included: dense sends "
+                f"{summary['compression_ratio_total']:,.1f} times as much",
+            )
+        )
+    return rows
+
+
+def size(count: float) -> str:
+    """Bytes for people: ``512 B``, ``1.4 kB``, ``3.2 MB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: ``8.4 s``, ``3:07``, ``2:15:00``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,134 @@
+"""The folder of a run: ``config.yaml``, ``metrics.jsonl``, ``summary.json``, ``model.safetensors``.
+
+A finished run (one with a summary) is never replaced unless ``overwrite`` says so; an unfinished one with
+the same settings, as a restarted job finds it, is started over; without ``run_dir`` every run gets a new
+folder.
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from safetensors.torch import save_file
+from torch import nn
+
+from ggs.errors import ConfigurationError
+from ggs.train.arguments import load_yaml
+from ggs.train.config import TrainConfig
+
+CONFIG, METRICS, SUMMARY, WEIGHTS = (
+    "config.yaml",
+    "metrics.jsonl",
+    "summary.json",
+    "model.safetensors",
+)
+
+_FREE_TO_CHANGE = {"run_dir", "overwrite", "download", "rendezvous_timeout", "collective_timeout"}
+"""Settings that do not make a restarted run another one."""
+
+
+class RunFolder:
+    """The folder of one run, open for writing. Only rank 0 has one."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        """Create the folder and write ``config.yaml``. Raises ConfigurationError."""
+        if config.run_dir is None:
+            self.path = _new_folder(config)
+        else:
+            check_free(config.run_dir, config)
+            self.path = config.run_dir
+        self.restarted = (self.path / CONFIG).exists()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / SUMMARY).unlink(missing_ok=True)
+            _write(self.path / CONFIG, dump(config))
+            self._metrics = (self.path / METRICS).open("w", encoding="utf-8")
+        except OSError as error:
+            raise ConfigurationError(
+                f"run_dir: cannot write to {self.path}: {error.strerror}"
+            ) from None
+
+    def log(self, kind: str, row: Mapping[str, Any]) -> None:
+        """Append one line to ``metrics.jsonl``; NaN and infinity, which JSON lacks, become null."""
+        self._metrics.write(_json({"kind": kind, **row}) + "\n")
+        self._metrics.flush()
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write ``summary.json``, which marks the run as finished."""
+        self._metrics.close()
+        _write(self.path / SUMMARY, _json(summary, indent=2) + "\n")
+
+    def save_weights(self, model: nn.Module) -> None:
+        """Write ``model.safetensors``; ``model.load_state_dict(safetensors.torch.load_file(path))``."""
+        # GGS makes the weights views of one buffer, which safetensors would refuse: write copies.
+        state = {
+            name: tensor.detach().cpu().contiguous().clone()
+            for name, tensor in model.state_dict().items()
+        }
+        temporary = self.path / (WEIGHTS + ".part")
+        save_file(state, str(temporary))
+        os.replace(temporary, self.path / WEIGHTS)
+
+
+def check_free(path: Path, config: TrainConfig) -> None:
+    """Raise ConfigurationError if a run that must not be replaced lies in ``path``."""
+    if path.exists() and not path.is_dir():
+        raise ConfigurationError(f"run_dir: {path} is a file; give a folder")
+    if config.overwrite or not (path / CONFIG).exists():
+        return
+    if (path / SUMMARY).exists():
+        raise ConfigurationError(
+            f"run_dir: {path} holds a finished run; give another --run-dir, or --overwrite to replace it"
+        )
+    there, here = load_yaml(path / CONFIG), _values(config)
+    for name in here:
+        if name not in _FREE_TO_CHANGE and there.get(name) != here[name]:
+            raise ConfigurationError(
+                f"run_dir: {path} holds an unfinished run with {name} {there.get(name)}, here it is "
+                f"{here[name]}; give another --run-dir, or --overwrite to replace it"
+            )
+
+
+def dump(config: TrainConfig) -> str:
+    """The complete configuration as YAML that ``--config`` reads back."""
+    return yaml.safe_dump(_values(config), sort_keys=False, allow_unicode=True)
+
+
+def _values(config: TrainConfig) -> dict[str, Any]:
+    # Whoever trains from this file again has not yet agreed to lose this run.
+    return {**config.model_dump(mode="json"), "overwrite": False}
+
+
+def _new_folder(config: TrainConfig) -> Path:
+    model = config.model.replace(":", "-")
+    base = Path("runs") / f"{model}-{config.data}-{config.method}"
+    number = 1
+    while True:
+        path = base if number == 1 else base.with_name(f"{base.name}-{number}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise ConfigurationError(f"run_dir: cannot create {path}: {error.strerror}") from None
+        else:
+            return path
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old one or the new one, never half."""
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def _json(row: Mapping[str, Any], indent: int | None = None) -> str:
+    finite = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in row.items()
+    }
+    return json.dumps(finite, indent=indent, allow_nan=False)

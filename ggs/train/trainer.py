@@ -1,0 +1,226 @@
+"""The training loop: one optimizer step after the other, with evaluations and a record of both."""
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ggs.collectives import Collectives
+from ggs.scaler import GradScaler
+from ggs.train.config import TrainConfig
+from ggs.train.data import ImageSet
+from ggs.train.evaluate import autocast, evaluate
+from ggs.train.models import training_loss
+from ggs.train.optimizers import scheduler
+from ggs.train.progress import Reporter
+from ggs.train.runs import RunFolder
+from ggs.train.seeds import epoch_order
+from ggs.wrapper import DistributedOptimizer
+
+CALIBRATION_BATCHES = 50
+"""Training batches per worker with which ``batchnorm: recalibrate`` measures statistics anew."""
+
+
+@dataclass
+class LoopState:
+    """Where the loop is, and what it has counted. With the states of model, optimizer, scheduler,
+    scaler and torch's random number generator it determines everything that follows."""
+
+    step: int = 0
+    """Optimizer steps done, skipped ones included."""
+    epoch: int = 0
+    """Epochs completed."""
+    epoch_step: int = 0
+    """Steps done in the current epoch; the epoch's order follows from seed and epoch alone."""
+    seconds: float = 0.0
+    """Wall time of training and evaluation so far."""
+    training_seconds: float = 0.0
+    """The same without evaluations."""
+    bytes_sent: int = 0
+    """Bytes this worker has sent in all steps."""
+    settled_steps: int = 0
+    """Steps after the density warm-up, skipped ones not counted."""
+    settled_bytes: int = 0
+    """Bytes this worker has sent in those."""
+    settled_elements: int = 0
+    """Elements this worker has sent in those."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long the run is, in steps."""
+
+    steps: int
+    steps_per_epoch: int
+    density_warmup: int
+    evaluate_every: int
+
+    @property
+    def epochs(self) -> int:
+        """Epochs begun."""
+        return -(-self.steps // self.steps_per_epoch)
+
+    @classmethod
+    def of(cls, config: TrainConfig, train_images: int, world_size: int) -> "Plan":
+        """The plan of ``config`` for so many images and workers."""
+        per_epoch = train_images // (config.batch_size * config.accumulate * world_size)
+        return cls(
+            config.steps or config.epochs * per_epoch,
+            per_epoch,
+            0 if config.method == "dense" else config.density_warmup.steps(per_epoch),
+            config.evaluate_every.steps(per_epoch),
+        )
+
+
+class Trainer:
+    """One worker's training run."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        plan: Plan,
+        model: nn.Module,
+        optimizer: DistributedOptimizer,
+        images: tuple[ImageSet, ImageSet],
+        collectives: Collectives,
+        device: torch.device,
+        folder: RunFolder | None,
+        reporter: Reporter | None,
+    ) -> None:
+        """``folder`` and ``reporter`` are rank 0's; the other workers have neither."""
+        self.config, self.plan, self.state = config, plan, LoopState()
+        self.model, self.optimizer, self.device = model, optimizer, device
+        self.train_images, self.test_images = images
+        self.collectives, self.folder, self.reporter = collectives, folder, reporter
+        self.scheduler = scheduler(config, optimizer, plan.steps, plan.steps_per_epoch)
+        self.scaler = GradScaler(device.type, enabled=config.precision == "fp16")
+        self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        self._logged = (0, 0.0)
+
+    def run(self) -> None:
+        """Train to the end of the plan; evaluate on the way, not at its end."""
+        state, plan = self.state, self.plan
+        self.model.train()
+        while state.step < plan.steps:
+            started = time.perf_counter()
+            for batches in itertools.islice(self._steps_of_epoch(), plan.steps - state.step):
+                self._step(batches)
+                if state.step % self.config.log_every == 0:
+                    self._log()
+                now = time.perf_counter()
+                state.seconds += now - started
+                state.training_seconds += now - started
+                if (
+                    plan.evaluate_every
+                    and state.step % plan.evaluate_every == 0 < plan.steps - state.step
+                ):
+                    self.evaluate()
+                started = time.perf_counter()
+            if state.epoch_step == plan.steps_per_epoch:
+                state.epoch += 1
+                state.epoch_step = 0
+
+    def evaluate(self) -> dict[str, float]:
+        """Top-1 (percent) and loss on the test images, recorded and shown; a collective."""
+        started = time.perf_counter()
+        with self.optimizer.consolidated(self.calibration()):
+            result = evaluate(
+                self.model, self.test_images, self.config, self.collectives, self.device
+            )
+        state = self.state
+        state.seconds += time.perf_counter() - started
+        row = {
+            "step": state.step,
+            "epoch": self._epochs(),
+            "seconds": round(state.seconds, 3),
+            **result,
+        }
+        if self.folder:
+            self.folder.log("evaluation", row)
+        if self.reporter:
+            self.reporter.evaluation(state.step, result["top1"], result["loss"])
+        return result
+
+    def calibration(self) -> Iterator[Tensor] | None:
+        """This worker's batches to measure batch-norm statistics with, where the mode does so."""
+        if self.config.batchnorm != "recalibrate":
+            return None
+        order = self._order(0)[: CALIBRATION_BATCHES * self.config.batch_size]
+        batches = self.train_images.batches(order, self.config.batch_size, epoch=None)
+        return (images for images, _ in batches)
+
+    def _order(self, epoch: int) -> Tensor:
+        return epoch_order(
+            len(self.train_images),
+            self.config.seed,
+            epoch,
+            self.collectives.rank,
+            self.collectives.size,
+            self.config.batch_size * self.config.accumulate,
+        )
+
+    def _steps_of_epoch(self) -> Iterator[list[tuple[Tensor, Tensor]]]:
+        """The batches of each step of the current epoch that is still to be done."""
+        size, accumulate = self.config.batch_size, self.config.accumulate
+        order = self._order(self.state.epoch)[self.state.epoch_step * size * accumulate :]
+        batches = iter(self.train_images.batches(order, size, self.state.epoch))
+        while step := list(itertools.islice(batches, accumulate)):
+            yield step
+
+    def _step(self, batches: list[tuple[Tensor, Tensor]]) -> None:
+        self.optimizer.zero_grad()
+        for images, labels in batches:
+            with autocast(self.config, self.device):
+                loss = training_loss(self.model(images), labels) / len(batches)
+            torch.autograd.backward(self.scaler.scale(loss))
+            self._loss_sum += loss.detach()
+        if self.config.clip_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.scheduler.step()
+        self._count()
+
+    def _count(self) -> None:
+        state, done = self.state, self.optimizer.statistics
+        state.step += 1
+        state.epoch_step += 1
+        state.bytes_sent += done.bytes_sent
+        if not done.skipped and done.step > self.plan.density_warmup:
+            state.settled_steps += 1
+            state.settled_bytes += done.bytes_sent
+            state.settled_elements += done.selected
+
+    def _epochs(self) -> float:
+        return round(self.state.step / self.plan.steps_per_epoch, 4)
+
+    def _log(self) -> None:
+        """Record the mean loss of all workers since the last line; a collective."""
+        state, done = self.state, self.optimizer.statistics
+        step, seconds = self._logged
+        steps, elapsed = state.step - step, state.training_seconds - seconds
+        self._logged = (state.step, state.training_seconds)
+        loss = self.collectives.all_reduce_sum_(self._loss_sum) / (steps * self.collectives.size)
+        self._loss_sum = torch.zeros_like(self._loss_sum)
+        images = steps * self.config.batch_size * self.config.accumulate * self.collectives.size
+        rate = images / elapsed if elapsed else 0.0
+        if self.folder:
+            row = {
+                "step": state.step,
+                "epoch": self._epochs(),
+                "seconds": round(state.seconds, 3),
+                "loss": float(loss),
+                "lr": self.scheduler.get_last_lr()[0],
+                "density": done.density,
+                "bytes_sent": done.bytes_sent,
+                "bytes_sent_total": state.bytes_sent,
+                "samples_per_second": round(rate, 1),
+                "skipped_steps": done.skipped_steps,
+            }
+            self.folder.log("train", row)
+        if self.reporter:
+            self.reporter.step(state.step, state.epoch, float(loss), rate, done.bytes_sent)
