@@ -72,7 +72,7 @@ def test_only_the_end_of_a_long_log_counts() -> None:
         (
             1,
             "ImportError: x",
-            "exit code 1 (shown as 232), the log contains 'ImportError:': OpenPAI never retries it",
+            "exit code 1 (shown as 232), the log contains 'importerror:': OpenPAI never retries it",
         ),
         (
             5,
