@@ -209,19 +209,20 @@ def _alias_of(entry: Any) -> Any:
 
 def _read(path: Path) -> list[Any]:
     """The entries of a cluster file; [] if there is none."""
+    limit = MAX_FILE_BYTES[path.suffix]
     try:
-        limit = MAX_FILE_BYTES[path.suffix]
         with path.open("rb") as file:
             data = file.read(limit + 1)
-        if len(data) > limit:
-            raise ConfigurationError(f"{path} is larger than {limit >> 10} KiB: not a cluster file")
-        text = data.decode()
-        is_json = path.suffix == ".json"
-        entries = json.loads(text or "null") if is_json else yaml.load(text, _Loader)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}") from None
+    if len(data) > limit:
+        raise ConfigurationError(f"{path} is larger than {limit >> 10} KiB: not a cluster file")
+    try:
+        text = data.decode()
+        is_json = path.suffix == ".json"
+        entries = json.loads(text or "null") if is_json else yaml.load(text, _Loader)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         # only the place: the text around it may hold a token
         mark = getattr(error, "problem_mark", None)
