@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from tests.worker_pool import WorkerPool
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,0 +1,134 @@
+"""BN-LG: batch-norm layers learn from local gradients only.
+
+The paper's rule fixes the training: a batch-norm layer's affine parameters follow the worker's own
+optimizer and are never exchanged. What becomes of the N different sets when the model is evaluated or
+saved is our choice, and the mode's:
+
+======================  ===================================  =====================================
+mode                    during training                      evaluated and saved
+======================  ===================================  =====================================
+``local``               local (the paper)                    each worker its own
+``average`` (default)   local                                mean of weight, bias and running mean,
+                                                             pooled running variance
+``recalibrate``         local                                mean of weight and bias; statistics
+                                                             measured anew on calibration batches
+``dense``               affine parameters exchanged whole    running statistics pooled as above
+======================  ===================================  =====================================
+
+``average`` is the default because it gives one deployable model for a few kilobytes, and only when
+someone looks at it; training is the same as with ``local``, bit for bit.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ggs.collectives import Collectives
+from ggs.errors import ConfigurationError
+
+BatchNormMode = Literal["average", "local", "dense", "recalibrate"]
+
+
+def check_mode(mode: str) -> None:
+    """Raise ConfigurationError for an unknown batch-norm mode."""
+    if mode not in get_args(BatchNormMode):
+        raise ConfigurationError(
+            f"batchnorm is {mode!r}: choose one of {', '.join(get_args(BatchNormMode))}"
+        )
+
+
+def batchnorm_modules(model: nn.Module) -> list[_BatchNorm]:
+    """Every batch-norm layer of ``model``, in order, each once."""
+    return [module for module in model.modules() if isinstance(module, _BatchNorm)]
+
+
+def local_parameters(model: nn.Module, mode: BatchNormMode) -> set[nn.Parameter]:
+    """The parameters that are never exchanged: batch-norm weights and biases, unless ``dense``."""
+    if mode == "dense":
+        return set()
+    return {
+        parameter
+        for module in batchnorm_modules(model)
+        for parameter in module.parameters(recurse=False)
+    }
+
+
+@contextmanager
+def consolidated(
+    model: nn.Module,
+    mode: BatchNormMode,
+    collectives: Collectives,
+    calibration: Iterable[Any] | None = None,
+) -> Iterator[None]:
+    """Inside, the batch-norm layers are the ones to evaluate and save; afterwards the local ones again.
+
+    A collective: every worker enters. The bytes it exchanges are not part of any step's.
+
+    Args:
+        calibration: for ``recalibrate``, local batches as the model takes them, or (input, ...) tuples.
+
+    Raises ConfigurationError for ``recalibrate`` without calibration batches.
+    """
+    modules = batchnorm_modules(model)
+    if mode == "recalibrate" and modules and calibration is None:
+        raise ConfigurationError(
+            "batchnorm is 'recalibrate' but no calibration batches were given: "
+            "use optimizer.consolidated(calibration=batches)"
+        )
+    tensors = [tensor for module in modules for tensor in _tensors(module)]
+    if not tensors or mode == "local" or (collectives.size == 1 and mode != "recalibrate"):
+        yield
+        return
+    kept = [tensor.detach().clone() for tensor in tensors]
+    try:
+        with torch.no_grad():
+            _average_affine(modules, collectives)
+            if mode == "recalibrate":
+                assert calibration is not None
+                torch.optim.swa_utils.update_bn(calibration, model, tensors[0].device)
+            _pool_statistics(modules, collectives)
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in zip(tensors, kept, strict=True):
+                tensor.copy_(value)
+
+
+def _tensors(module: _BatchNorm) -> list[Tensor]:
+    found = [module.weight, module.bias, module.running_mean, module.running_var]
+    found.append(module.num_batches_tracked)
+    return [tensor for tensor in found if tensor is not None]
+
+
+def _average_affine(modules: list[_BatchNorm], collectives: Collectives) -> None:
+    affine = [p for module in modules for p in (module.weight, module.bias) if p is not None]
+    for parameter, mean in zip(affine, _means(affine, collectives), strict=True):
+        parameter.copy_(mean)
+
+
+def _pool_statistics(modules: list[_BatchNorm], collectives: Collectives) -> None:
+    """Mean of the means; variance of the N workers' batches taken as one population."""
+    pairs = [(m.running_mean, m.running_var) for m in modules]
+    tracked = [(mean, var) for mean, var in pairs if mean is not None and var is not None]
+    firsts = [mean.double() for mean, _ in tracked]
+    seconds = [var.double() + mean.double().square() for mean, var in tracked]
+    means = _means(firsts + seconds, collectives)
+    for (mean, var), first, second in zip(
+        tracked, means[: len(tracked)], means[len(tracked) :], strict=True
+    ):
+        mean.copy_(first)
+        var.copy_((second - first.square()).clamp_min_(0.0))
+
+
+def _means(tensors: Sequence[Tensor], collectives: Collectives) -> list[Tensor]:
+    """The tensors' means over the workers, by one all-reduce in float64."""
+    if not tensors:
+        return []
+    flat = torch.cat([tensor.detach().reshape(-1).double() for tensor in tensors])
+    collectives.all_reduce_sum_(flat).div_(collectives.size)
+    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+    return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]

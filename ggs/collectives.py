@@ -1,0 +1,78 @@
+"""The process group as GGS sees it: the few collectives it uses, with every byte counted.
+
+This is the only module that calls ``torch.distributed`` collectives. Gloo fails on int16, uint16,
+float8 and uneven gathers, and one failed collective poisons every later one, so everything that
+travels here is float32, float64, int64 or uint8, of the same size on every rank.
+"""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+ProcessGroup = dist.ProcessGroup
+
+
+class Collectives:
+    """Collectives over one process group, or over nothing at all when there is a single process.
+
+    ``bytes_sent`` and ``bytes_received`` count what this worker exchanges under the usual ring
+    algorithms, which is also the least that any algorithm needs: (N-1)·m for gathering m bytes from
+    each of N workers, 2·(N-1)/N·m for an all-reduce of m bytes.
+    """
+
+    def __init__(self, group: ProcessGroup | None = None) -> None:
+        ready = dist.is_available() and dist.is_initialized()
+        self.group = group if group is not None or not ready else dist.group.WORLD
+        self.rank = dist.get_rank(self.group) if ready else 0
+        self.size = dist.get_world_size(self.group) if ready else 1
+        self.bytes_sent = 0
+        self.bytes_received = 0
+
+    def device_for(self, device: torch.device) -> torch.device:
+        """Where a tensor must live to travel: NCCL takes none from the CPU, gloo is happiest there."""
+        if self.size == 1:
+            return device
+        kinds = dist.get_backend(self.group)
+        if device.type != "cpu" and "gloo" in str(kinds) and "nccl" not in str(kinds):
+            return torch.device("cpu")
+        return device
+
+    def all_gather(self, message: Tensor) -> Tensor:
+        """Gather the (m,) messages of all N workers: (N, m), row i from rank i."""
+        if self.size == 1:
+            return message.unsqueeze(0)
+        self._count(message.nbytes * (self.size - 1))
+        travelling = message.to(self.device_for(message.device))
+        gathered = travelling.new_empty(self.size * message.numel())
+        dist.all_gather_into_tensor(gathered, travelling, group=self.group)
+        return gathered.view(self.size, message.numel()).to(message.device)
+
+    def all_reduce_sum_(self, values: Tensor) -> Tensor:
+        """Sum ``values`` over all workers, in place; every rank gets the same bits."""
+        return self._all_reduce(values, dist.ReduceOp.SUM)
+
+    def all_reduce_max_(self, values: Tensor) -> Tensor:
+        """Elementwise maximum of ``values`` over all workers, in place."""
+        return self._all_reduce(values, dist.ReduceOp.MAX)
+
+    def broadcast_(self, values: Tensor, source: int = 0) -> Tensor:
+        """Overwrite ``values`` with those of the group's rank ``source``. Not counted: set-up only."""
+        if self.size > 1:
+            travelling = values.detach().to(self.device_for(values.device)).contiguous()
+            dist.broadcast(travelling, group_src=source, group=self.group)
+            with torch.no_grad():
+                values.copy_(travelling)
+        return values
+
+    def _all_reduce(self, values: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
+        if self.size > 1:
+            self._count(2 * values.nbytes * (self.size - 1) // self.size)
+            travelling = values.to(self.device_for(values.device))
+            dist.all_reduce(travelling, op=operation, group=self.group)
+            if travelling is not values:
+                values.copy_(travelling)
+        return values
+
+    def _count(self, size: int) -> None:
+        self.bytes_sent += size
+        self.bytes_received += size

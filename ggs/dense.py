@@ -1,0 +1,77 @@
+"""The dense baseline: the same contract as ``ggs.GGS``, nothing left out of the exchange."""
+
+import torch
+from torch import Tensor, nn
+
+from ggs.batchnorm import BatchNormMode
+from ggs.collectives import Collectives, ProcessGroup
+from ggs.wrapper import DistributedOptimizer
+
+
+class Dense(DistributedOptimizer):
+    """A torch optimizer on gradients averaged over all workers, as DistributedDataParallel trains.
+
+    The drop-in baseline for ``ggs.GGS``: the same construction, checks, statistics and state.
+
+    Args:
+        optimizer: any ``torch.optim`` optimizer instance over parameters of ``model``.
+        model: the plain module.
+        batchnorm: how batch-norm layers are kept, see ``ggs.batchnorm``. ``"dense"`` averages their
+            gradients like all others.
+        max_consecutive_skips: so many skipped steps in a row raise NonFiniteError.
+        process_group: a ``torch.distributed`` group; None for the default one.
+
+    Raises: as ``ggs.GGS``.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: nn.Module,
+        *,
+        batchnorm: BatchNormMode = "dense",
+        max_consecutive_skips: int = 100,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(
+            optimizer,
+            model,
+            {"batchnorm": batchnorm},
+            batchnorm,
+            max_consecutive_skips,
+            process_group,
+        )
+
+    @torch.no_grad()
+    def _take_step(self, has_gradient: list[bool]) -> int:
+        average_gradients(
+            [p for (_, p), has in zip(self.shared, has_gradient, strict=True) if has],
+            self.collectives,
+        )
+        self.inner.step()
+        return self.statistics.numel
+
+
+def average_gradients(parameters: list[nn.Parameter], collectives: Collectives) -> None:
+    """Replace every gradient by its mean over the workers; one all-reduce per dtype.
+
+    A worker without a gradient for one of ``parameters`` contributes zeros and receives the mean.
+    """
+    if collectives.size == 1:
+        return
+    by_dtype: dict[torch.dtype, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        by_dtype.setdefault(parameter.dtype, []).append(parameter)
+    for group in by_dtype.values():
+        flat = torch.cat([_gradient(parameter).reshape(-1) for parameter in group])
+        collectives.all_reduce_sum_(flat).div_(collectives.size)
+        for parameter, mean in zip(
+            group, torch.split(flat, [p.numel() for p in group]), strict=True
+        ):
+            _gradient(parameter).copy_(mean.view(parameter.shape))
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad

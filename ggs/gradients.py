@@ -1,0 +1,30 @@
+"""Local gradients before the step: are they finite, and are they still scaled?"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ggs.errors import UnsupportedError
+
+
+def all_finite(gradients: Sequence[Tensor]) -> bool:
+    """True when no element of any gradient is NaN or infinite.
+
+    Raises UnsupportedError for a sparse gradient.
+    """
+    for gradient in gradients:
+        if gradient.layout != torch.strided:
+            raise UnsupportedError("a gradient is sparse: create the embedding with sparse=False")
+    if not gradients:
+        return True
+    found = torch.zeros(1, device=gradients[0].device)
+    one = torch.ones(1, device=gradients[0].device)
+    torch._amp_foreach_non_finite_check_and_unscale_(list(gradients), found, one)
+    return not bool(found)
+
+
+def unscale_(gradients: Sequence[Tensor], scale: Tensor) -> None:
+    """Divide the gradients by the loss scale, in place."""
+    if gradients:
+        torch._foreach_mul_(list(gradients), scale.double().reciprocal().float().item())

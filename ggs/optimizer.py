@@ -1,0 +1,182 @@
+"""GGS: general gradient sparsification around any torch optimizer.
+
+One step of one worker (after *General Gradient Sparsification*, whose abstract fixes gradient
+correction and BN-LG; everything it leaves open is our choice and said so in docs/how-it-works.md):
+
+1. the local gradient, never averaged, goes through the worker's own optimizer;
+2. the optimizer's *update*, not the gradient, is added to the worker's residual, so that old and new
+   gradients never mix inside the optimizer's moments (gradient correction);
+3. the largest elements of the residual are selected, sent to all workers, and leave the residual;
+4. every worker adds the mean of what all sent to its weights.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from ggs.batchnorm import BatchNormMode
+from ggs.capture import UpdateCapture, weight_decay_applied
+from ggs.collectives import ProcessGroup
+from ggs.errors import CheckpointError, ConfigurationError, NonFiniteError
+from ggs.exchange import AllGather, Contribution
+from ggs.flat import FlatParameters
+from ggs.schedule import DensitySchedule, check_density, exponential_warmup, selected_count
+from ggs.select import Selector
+from ggs.wire_layout import check_format
+from ggs.wrapper import DistributedOptimizer
+
+Scope = Literal["global", "tensor"]
+
+
+class GGS(DistributedOptimizer):
+    """A torch optimizer that exchanges only the largest part of its accumulated updates.
+
+    >>> optimizer = ggs.GGS(torch.optim.Adam(model.parameters()), model, density=0.001)
+
+    All workers of the process group construct it together, take rank 0's parameters, and then call
+    ``step()`` equally often. Without an initialised process group it works in one process alone.
+
+    The weights become views of one flat buffer: move or convert the model before, not after. Each
+    worker's residual (one float32 number per shared parameter) is part of ``state_dict()``, which
+    therefore differs per rank. ``weight_decay`` of torch's optimizers is applied as torch defines it,
+    from the true weights; coupled decay is added to ``p.grad`` in place.
+
+    Args:
+        optimizer: any ``torch.optim`` optimizer instance over parameters of ``model``.
+        model: the plain module, on its final device and dtype.
+        density: share of the elements that a worker sends, in (0, 1], or a function from the step
+            (0, 1, …) to that share.
+        warmup_steps: steps over which the density falls exponentially from 1; only with a number as
+            ``density``.
+        scope: ``"global"`` selects the largest elements of the whole model, ``"tensor"`` the same share
+            of every tensor.
+        values: how a selected value travels: "fp32", "bf16", "int8", "int4", "sign", or "fp64" for
+            float64 parameters. The rounding error stays in the residual.
+        batchnorm: how batch-norm layers are kept, see ``ggs.batchnorm``.
+        dense_below: parameters with fewer elements are exchanged whole in every step; 0 for none.
+        max_consecutive_skips: so many skipped steps in a row raise NonFiniteError.
+        process_group: a ``torch.distributed`` group; None for the default one.
+
+    Raises:
+        UnsupportedError: an optimizer, wrapper or parameter that cannot work; names the way out.
+        ConfigurationError: a setting out of range.
+        MismatchError: the workers differ in model, optimizer or settings; on every rank.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: nn.Module,
+        density: float | DensitySchedule = 0.001,
+        *,
+        warmup_steps: int = 0,
+        scope: Scope = "global",
+        values: str = "fp32",
+        batchnorm: BatchNormMode = "average",
+        dense_below: int = 0,
+        max_consecutive_skips: int = 100,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        self._schedule = _schedule(density, warmup_steps)
+        if scope not in get_args(Scope):
+            raise ConfigurationError(f"scope is {scope!r}: choose 'global' or 'tensor'")
+        check_format(values)
+        settings = {
+            "density": density if isinstance(density, float) else "a schedule",
+            "warmup_steps": warmup_steps,
+            "scope": scope,
+            "values": values,
+            "batchnorm": batchnorm,
+            "dense_below": dense_below,
+        }
+        super().__init__(
+            optimizer, model, settings, batchnorm, max_consecutive_skips, process_group
+        )
+        self._flat = FlatParameters(self.shared, self.strides, dense_below)
+        self.residual = torch.zeros(self._flat.numel, dtype=self._flat.dtype, device=self.device)
+        """(n,) updates of this worker that the others have not got yet, in flat order."""
+        self._capture = UpdateCapture(optimizer, self._flat, self.residual)
+        self._dense = self.residual[: self._flat.dense_numel]
+        self._sparse = self.residual[self._flat.dense_numel :]
+        self._scope = scope
+        self._selector = Selector(len(self._sparse))
+        self._exchange = AllGather(self.collectives, len(self._sparse), values)
+
+    def density_at(self, step: int) -> float:
+        """The share of elements that step ``step`` (0, 1, …) sends."""
+        return check_density(self._schedule(step), f"density at step {step}")
+
+    @torch.no_grad()
+    def _take_step(self, has_gradient: list[bool]) -> int:
+        self._flat.check_in_place()
+        known = {p: has for (_, p), has in zip(self.shared, has_gradient, strict=True)}
+        with weight_decay_applied(self.inner, self.param_groups, known):
+            self._capture.step()
+        indices, values = self._select(self.density_at(self.statistics.step))
+        self._check_finite(indices, values)
+        sent, contributions = self._exchange(indices, values, self._dense)
+        self._sparse[indices] = values - sent
+        self._apply(contributions)
+        self._dense.zero_()
+        return len(values) + len(self._dense)
+
+    def _select(self, density: float) -> tuple[Tensor, Tensor]:
+        if self._scope == "global":
+            return self._selector.select_(self._sparse, selected_count(len(self._sparse), density))
+        slots = [slot for slot in self._flat.slots if slot.offset >= self._flat.dense_numel]
+        offsets = [slot.offset - self._flat.dense_numel for slot in slots] + [len(self._sparse)]
+        counts = [selected_count(slot.numel, density) for slot in slots]
+        return self._selector.select_segments_(self._sparse, offsets, counts)
+
+    def _check_finite(self, indices: Tensor, values: Tensor) -> None:
+        """Raise NonFiniteError if the update is not finite though the gradients were.
+
+        NaN and infinity are the largest magnitudes, so those selected tell about all.
+        """
+        bad = ~values.isfinite()
+        if bool(bad.any()):
+            place = int(indices[bad][0]) + self._flat.dense_numel
+            slot = next(s for s in self._flat.slots if place < s.offset + s.numel)
+            raise NonFiniteError(
+                f"{type(self.inner).__name__}'s update of {slot.name} is {float(values[bad][0])} at step "
+                f"{self.statistics.step} though all gradients are finite: in float16 raise eps "
+                "(Adam's 1e-8 is 0 there) or keep the weights in float32, else lower the learning rate"
+            )
+
+    def _apply(self, contributions: Iterable[Contribution]) -> None:
+        """weights += mean over the workers of what they sent."""
+        scale = 1.0 / self.collectives.size
+        for part in contributions:
+            self._flat.add_([(None, part.dense)], 0, scale)
+            self._flat.add_([(part.indices, part.values)], self._flat.dense_numel, scale)
+
+    def _own_state(self) -> dict[str, Any]:
+        residual = {slot.name: slot.view(self.residual) for slot in self._flat.slots}
+        return {**super()._own_state(), "residual": residual}
+
+    def _check_own_state(self, own: dict[str, Any]) -> None:
+        found = {name: tuple(tensor.shape) for name, tensor in own.get("residual", {}).items()}
+        expected = {slot.name: tuple(slot.parameter.shape) for slot in self._flat.slots}
+        for name in sorted(found.keys() | expected.keys()):
+            if found.get(name) != expected.get(name):
+                raise CheckpointError(
+                    f"residual of {name}: shape {found.get(name)} in the state, "
+                    f"{expected.get(name)} in this model: load the state of the same model"
+                )
+
+    def _load_own_state(self, own: dict[str, Any]) -> None:
+        super()._load_own_state(own)
+        for slot in self._flat.slots:
+            slot.view(self.residual).copy_(own["residual"][slot.name])
+
+
+def _schedule(density: float | DensitySchedule, warmup_steps: int) -> DensitySchedule:
+    if not callable(density):
+        return exponential_warmup(density, warmup_steps)
+    if warmup_steps:
+        raise ConfigurationError(
+            f"warmup_steps is {warmup_steps} and density is a function: build the warm-up into it"
+        )
+    return density

@@ -1,0 +1,112 @@
+"""What GGS works with. Everything else is refused at construction, by name, with the way out."""
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+from ggs.errors import UnsupportedError
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+_OPTIMIZERS = {
+    "LBFGS": "its update needs the loss of the whole batch several times a step; use Adam or SGD",
+    "SparseAdam": "its sparse gradients leave no dense update to accumulate; use Adam and "
+    "nn.Embedding(sparse=False)",
+    "ASGD": "it averages the weights themselves; use SGD",
+    "ZeroRedundancyOptimizer": "it shards the optimizer over the workers; wrap the plain optimizer",
+}
+
+_WRAPPERS = {
+    "DistributedDataParallel": "it already averages the gradients; pass the plain model (ddp.module)",
+    "FullyShardedDataParallel": "it shards the parameters; GGS needs them whole on every worker",
+    "FSDPModule": "fully_shard() shards the parameters; GGS needs them whole on every worker",
+    "DataParallel": "it splits one worker over several GPUs; start one worker per GPU instead",
+}
+
+
+def check_optimizer(optimizer: object) -> None:
+    """Raise UnsupportedError for an optimizer that cannot be wrapped."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise UnsupportedError(
+            f"{optimizer!r} is no torch.optim.Optimizer: pass an instance, e.g. "
+            "torch.optim.Adam(model.parameters())"
+        )
+    for base in type(optimizer).__mro__:
+        if base.__name__ in _OPTIMIZERS:
+            raise UnsupportedError(
+                f"{type(optimizer).__name__} cannot be wrapped: {_OPTIMIZERS[base.__name__]}"
+            )
+    if isinstance(optimizer, ZeroRedundancyOptimizer):
+        raise UnsupportedError(f"{_OPTIMIZERS['ZeroRedundancyOptimizer']}")
+    if (
+        "schedulefree" in type(optimizer).__module__.lower()
+        or "ScheduleFree" in type(optimizer).__name__
+    ):
+        raise UnsupportedError(
+            f"{type(optimizer).__name__} cannot be wrapped: schedule-free optimizers keep the weights "
+            "at another point than the one they update; use AdamW or SGD with a schedule"
+        )
+    for group in optimizer.param_groups:
+        if group.get("differentiable"):
+            raise UnsupportedError("differentiable=True cannot be wrapped: set it to False")
+
+
+def check_model(model: nn.Module) -> None:
+    """Raise UnsupportedError for a wrapper or layer that reduces, shards or sparsifies by itself."""
+    if not isinstance(model, nn.Module):
+        raise UnsupportedError(f"{model!r} is no torch.nn.Module: pass the model itself")
+    for name, module in model.named_modules():
+        for base in type(module).__mro__:
+            if base.__name__ in _WRAPPERS:
+                place = f"module {name}" if name else "the model"
+                raise UnsupportedError(f"{place} is a {base.__name__}: {_WRAPPERS[base.__name__]}")
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
+            raise UnsupportedError(
+                f"module {name} has sparse gradients: create it with sparse=False"
+            )
+
+
+def check_parameters(named: Sequence[tuple[str, nn.Parameter]]) -> None:
+    """Raise UnsupportedError for parameters that have no place in one flat buffer."""
+    spans: list[tuple[int, int, str]] = []
+    for name, parameter in named:
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise UnsupportedError(
+                f"parameter {name} is not initialised yet: run one forward pass before wrapping"
+            )
+        if type(parameter.data).__name__ == "DTensor":
+            raise UnsupportedError(
+                f"parameter {name} is a DTensor, sharded over workers: GGS needs it whole on each"
+            )
+        if parameter.dtype not in DTYPES:
+            raise UnsupportedError(
+                f"parameter {name} has dtype {parameter.dtype}: GGS works with float32, float64, "
+                "bfloat16 and float16"
+            )
+        if parameter.device.type == "meta":
+            raise UnsupportedError(f"parameter {name} is on the meta device: materialise it first")
+        if parameter.device != named[0][1].device:
+            raise UnsupportedError(
+                f"parameter {name} is on {parameter.device}, {named[0][0]} on {named[0][1].device}: "
+                "GGS needs the whole model on one device per worker"
+            )
+        if parameter.numel():
+            extent = sum(
+                (s - 1) * t for s, t in zip(parameter.shape, parameter.stride(), strict=True)
+            )
+            start = parameter.data_ptr()
+            spans.append((start, start + (extent + 1) * parameter.element_size(), name))
+    _check_shared_memory(spans)
+
+
+def _check_shared_memory(spans: list[tuple[int, int, str]]) -> None:
+    spans = sorted(spans)
+    for (_, stop, name), (start, _, other) in itertools.pairwise(spans):
+        if start < stop:
+            raise UnsupportedError(
+                f"parameters {name} and {other} share memory but are different objects: tie them by "
+                "assigning one Parameter to both modules"
+            )

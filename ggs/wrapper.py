@@ -1,0 +1,279 @@
+"""What ``ggs.GGS`` and ``ggs.Dense`` have in common: a torch optimizer over several workers.
+
+The contract: construct it like ``GGS(torch_optimizer, model, …)`` on every worker, then use it wherever
+the torch optimizer was used. Learning-rate schedulers, ``zero_grad``, parameter groups, closures, local
+gradient clipping and accumulation, and gradient scalers work on it as on any optimizer.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ggs import batchnorm
+from ggs.agreement import require_agreement
+from ggs.batchnorm import BatchNormMode
+from ggs.collectives import Collectives, ProcessGroup
+from ggs.errors import ConfigurationError, NonFiniteError, UnsupportedError
+from ggs.flat import layout_strides
+from ggs.gradients import all_finite, unscale_
+from ggs.statistics import StepStatistics
+from ggs.support import check_model, check_optimizer, check_parameters
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """A torch optimizer whose steps are agreed on and exchanged by all workers of a process group."""
+
+    _step_supports_amp_scaling = True  # GradScaler hands us grad_scale and found_inf
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: nn.Module,
+        settings: dict[str, Any],
+        batchnorm_mode: BatchNormMode,
+        max_consecutive_skips: int,
+        process_group: ProcessGroup | None,
+    ) -> None:
+        check_optimizer(optimizer)
+        check_model(model)
+        batchnorm.check_mode(batchnorm_mode)
+        if max_consecutive_skips < 1:
+            raise ConfigurationError(
+                f"max_consecutive_skips is {max_consecutive_skips}: give at least 1"
+            )
+        self.inner = optimizer
+        self.model = model
+        self.batchnorm = batchnorm_mode
+        self.collectives = Collectives(process_group)
+        local = batchnorm.local_parameters(model, batchnorm_mode)
+        named = _named_parameters(optimizer, model)
+        self.shared = [(n, p) for n, p in named if p not in local and p.requires_grad]
+        check_parameters(self.shared)
+        self._locals = [(n, p) for n, p in named if p in local and p.requires_grad]
+        self._frozen = [(n, p) for n, p in named if not p.requires_grad]
+        self.device = self.shared[0][1].device if self.shared else torch.device("cpu")
+        self._link_to_inner()
+        require_agreement(self.collectives, self._description(settings, named), self.device)
+        self.strides = self._start_from_rank_0()
+        self._max_consecutive_skips = max_consecutive_skips
+        numel = sum(p.numel() for _, p in self.shared)
+        self.statistics = StepStatistics(0, 0, 0, 0, numel, False, 0, 0)
+
+    def _link_to_inner(self) -> None:
+        """Become a torch optimizer over the inner one's own parameter groups and state."""
+        state, groups = self.inner.state, self.inner.param_groups
+        super().__init__(groups, dict(self.inner.defaults))
+        self.state, self.param_groups = state, groups
+
+    def _description(
+        self, settings: dict[str, Any], named: list[tuple[str, nn.Parameter]]
+    ) -> dict[str, Any]:
+        from ggs import __version__
+
+        kinds = {id(p): "shared" for _, p in self.shared} | {
+            id(p): "local" for _, p in self._locals
+        }
+        return {
+            "GGS version": __version__,
+            "class": type(self).__name__,
+            "settings": settings,
+            "inner optimizer": type(self.inner).__name__,
+            "parameter count": len(named),
+            "parameter": {
+                name: f"{kinds.get(id(p), 'frozen')} {str(p.dtype)[6:]} {tuple(p.shape)}"
+                for name, p in named
+            },
+            "buffer": {
+                name: f"{str(b.dtype)[6:]} {tuple(b.shape)}"
+                for name, b in self.model.named_buffers()
+            },
+        }
+
+    @torch.no_grad()
+    def _start_from_rank_0(self) -> list[tuple[int, ...]]:
+        """Take over rank 0's parameters and buffers; return the strides it lays the shared ones out with."""
+        for tensor in [*self.model.parameters(), *self.model.buffers()]:
+            self.collectives.broadcast_(tensor)
+        strides = [layout_strides(p) for _, p in self.shared]
+        if not strides:
+            return []
+        numbers = torch.tensor([n for s in strides for n in s], dtype=torch.int64)
+        numbers = self.collectives.broadcast_(numbers.to(self.device)).cpu()
+        parts = torch.split(numbers, [len(s) for s in strides])
+        return [tuple(part.tolist()) for part in parts]
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Take one step on every worker; a collective.
+
+        When any worker has a NaN or an infinite gradient, all skip the step before optimizer state or
+        residuals are touched.
+
+        Args:
+            closure: as for any torch optimizer; evaluated once, on the local minibatch.
+
+        Returns the closure's loss, if there is one.
+
+        Raises NonFiniteError after ``max_consecutive_skips`` skips in a row, on every worker.
+        """
+        loss: float | None = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.inner.param_groups = self.param_groups  # whoever replaced ours meant both
+        self._check_frozen()
+        sent, received = self.collectives.bytes_sent, self.collectives.bytes_received
+        finite, has_gradient = self._agree_on_gradients()
+        last = self.statistics
+        selected = self._take_step(has_gradient) if finite else 0
+        self.statistics = StepStatistics(
+            step=last.step + finite,
+            bytes_sent=self.collectives.bytes_sent - sent,
+            bytes_received=self.collectives.bytes_received - received,
+            selected=selected,
+            numel=last.numel,
+            skipped=not finite,
+            consecutive_skips=0 if finite else last.consecutive_skips + 1,
+            skipped_steps=last.skipped_steps + (not finite),
+        )
+        if self.statistics.consecutive_skips >= self._max_consecutive_skips:
+            raise NonFiniteError(
+                f"{self.statistics.consecutive_skips} steps in a row had a NaN or infinite gradient on "
+                "some worker, after step "
+                f"{last.step}: lower the learning rate, clip gradients, or check the input data"
+            )
+        return loss
+
+    @torch.no_grad()
+    def _agree_on_gradients(self) -> tuple[bool, list[bool]]:
+        """Whether all gradients of all workers are finite, and which parameters have one anywhere."""
+        found_inf = getattr(self, "found_inf", None)
+        gradients = [
+            p.grad for group in self.param_groups for p in group["params"] if p.grad is not None
+        ]
+        finite = all_finite(gradients) if found_inf is None else not bool(found_inf)
+        own = [not finite, *(p.grad is not None for _, p in self.shared)]
+        votes = torch.tensor(own, dtype=torch.uint8, device=self.device)
+        flags = self.collectives.all_reduce_max_(votes).tolist()
+        scale = getattr(self, "grad_scale", None)
+        if scale is not None and not flags[0]:
+            unscale_(gradients, scale)
+        return not flags[0], [bool(flag) for flag in flags[1:]]
+
+    def _check_frozen(self) -> None:
+        for name, parameter in self._frozen:
+            if parameter.grad is not None:
+                raise UnsupportedError(
+                    f"parameter {name} has a gradient but was frozen when the optimizer was wrapped: "
+                    "set requires_grad first, then wrap"
+                )
+
+    @abstractmethod
+    def _take_step(self, has_gradient: list[bool]) -> int:
+        """Do the step that all agreed on; return how many elements this worker sent."""
+
+    @property
+    def dense_bytes_per_step(self) -> int:
+        """Bytes that a dense ring all-reduce of all gradients sends per worker and step.
+
+        2·(N-1)/N times the size of all trainable parameters in their own dtype: what
+        DistributedDataParallel does, batch-norm layers included.
+        """
+        size = sum(p.numel() * p.element_size() for _, p in [*self.shared, *self._locals])
+        return 2 * size * (self.collectives.size - 1) // self.collectives.size
+
+    def consolidated(
+        self, calibration: Iterable[Any] | None = None
+    ) -> AbstractContextManager[None]:
+        """Inside ``with optimizer.consolidated():`` the model is the one to evaluate and to save.
+
+        A collective. See ``ggs.batchnorm`` for what each mode does; the local batch-norm layers are
+        back when the block ends.
+
+        Args:
+            calibration: for ``batchnorm='recalibrate'``, an iterable of local batches.
+        """
+        return batchnorm.consolidated(self.model, self.batchnorm, self.collectives, calibration)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As for any torch optimizer. Residuals are not gradients: they stay."""
+        self.inner.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused once constructed: the exchange's layout is fixed. Add the group before wrapping."""
+        if "statistics" in self.__dict__:
+            raise UnsupportedError(
+                "a parameter group was added after the optimizer was wrapped: add it to the torch "
+                "optimizer first, then wrap"
+            )
+        super().add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The inner optimizer's state plus this worker's own, under "ggs". It differs per rank."""
+        return {**self.inner.state_dict(), "ggs": self._own_state()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take back what ``state_dict`` gave on the same rank.
+
+        A state of the plain inner optimizer, without "ggs", is accepted too: training then starts with
+        an empty residual.
+        """
+        plain = {key: value for key, value in state_dict.items() if key != "ggs"}
+        own = state_dict.get("ggs")
+        if own is not None:
+            self._check_own_state(own)
+        self.inner.load_state_dict(plain)
+        self.state, self.param_groups = self.inner.state, self.inner.param_groups
+        if own is not None:
+            self._load_own_state(own)
+
+    def _own_state(self) -> dict[str, Any]:
+        last = self.statistics
+        return {
+            "step": last.step,
+            "consecutive_skips": last.consecutive_skips,
+            "skipped_steps": last.skipped_steps,
+        }
+
+    def _check_own_state(self, own: dict[str, Any]) -> None:
+        """Raise before anything is changed if ``own`` does not fit."""
+
+    def _load_own_state(self, own: dict[str, Any]) -> None:
+        self.statistics = StepStatistics(
+            own["step"],
+            0,
+            0,
+            0,
+            self.statistics.numel,
+            False,
+            own["consecutive_skips"],
+            own["skipped_steps"],
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.inner!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise UnsupportedError(
+            f"{type(self).__name__} cannot be pickled or copied: save optimizer.state_dict() instead"
+        )
+
+
+def _named_parameters(
+    optimizer: torch.optim.Optimizer, model: nn.Module
+) -> list[tuple[str, nn.Parameter]]:
+    """The optimizer's parameters with the model's names for them, in the model's order."""
+    wanted: dict[Tensor, bool] = {
+        p: False for group in optimizer.param_groups for p in group["params"]
+    }
+    named = [(name, p) for name, p in model.named_parameters() if p in wanted]
+    missing = len(wanted) - len(named)
+    if missing:
+        raise UnsupportedError(
+            f"{missing} of the optimizer's parameters are not the model's: pass the module that holds "
+            "all of them, e.g. nn.ModuleList([model, loss])"
+        )
+    return named

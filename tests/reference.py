@@ -1,0 +1,69 @@
+"""GGS as plainly as it can be said: N workers in one process, no flat buffers, no wire, no swaps.
+
+The fast path is compared with this twin. It keeps N whole models; worker i's optimizer steps on its own
+copy, the difference is its update, and the copy is set back before the exchange.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+
+class Reference:
+    """N workers of GGS (Algorithm 1 of the docs) in one process."""
+
+    def __init__(
+        self,
+        build: Callable[[], nn.Module],
+        make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+        size: int,
+        density: float | Callable[[int], float],
+        decoupled_decay: float = 0.0,
+        per_tensor: bool = False,
+    ) -> None:
+        self.models = [build() for _ in range(size)]
+        self.optimizers = [make_optimizer(list(m.parameters())) for m in self.models]
+        self.shared = [
+            [p for m in model.modules() if not isinstance(m, nn.modules.batchnorm._BatchNorm)
+             for p in m.parameters(recurse=False)]
+            for model in self.models
+        ]  # fmt: skip
+        self.residuals = [[torch.zeros_like(p) for p in shared] for shared in self.shared]
+        self.density, self.decay, self.per_tensor = density, decoupled_decay, per_tensor
+        self.steps = 0
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One step, from the gradients that every model holds."""
+        for optimizer, shared, residual in zip(
+            self.optimizers, self.shared, self.residuals, strict=True
+        ):
+            for p in shared:
+                p.mul_(1 - optimizer.param_groups[0]["lr"] * self.decay)
+            before = [p.clone() for p in shared]
+            optimizer.step()
+            for p, w, r in zip(shared, before, residual, strict=True):
+                r += p - w
+                p.copy_(w)
+        density = self.density(self.steps) if callable(self.density) else self.density
+        sent = [self._select(residual, density) for residual in self.residuals]
+        for shared in self.shared:
+            for i, p in enumerate(shared):
+                p += torch.stack([s[i] for s in sent]).mean(0)
+        self.steps += 1
+
+    def _select(self, residual: list[Tensor], density: float) -> list[Tensor]:
+        """Take the largest elements out of a worker's residual; zeros elsewhere."""
+        groups = [[r] for r in residual] if self.per_tensor else [residual]
+        chosen = []
+        for group in groups:
+            flat = torch.cat([r.reshape(-1) for r in group])
+            mask = torch.zeros(len(flat), dtype=torch.bool)
+            count = min(len(flat), max(1, round(len(flat) * density)))
+            mask[flat.abs().topk(count).indices] = True
+            masks = torch.split(mask, [r.numel() for r in group])
+            chosen += [r * m.view_as(r) for r, m in zip(group, masks, strict=True)]
+            for r, m in zip(group, masks, strict=True):
+                r[m.view_as(r)] = 0.0
+        return chosen
