@@ -24,22 +24,13 @@ def check(config: TrainConfig) -> None:
 
 
 def check_devices(config: TrainConfig) -> None:
-    """Raise ConfigurationError where a GPU is asked for and there is none, or too few for nccl."""
-    gpus = torch.cuda.device_count()
-    if config.device == "cuda" and not gpus:
+    """Raise ConfigurationError where a GPU is asked for and there is none."""
+    if config.device == "cuda" and not torch.cuda.device_count():
         raise ConfigurationError(
             "device: cuda is not available here (torch sees no GPU); give cpu or auto"
         )
-    if config.backend == "nccl":
-        if config.device == "cpu":
-            raise ConfigurationError(
-                "backend: nccl needs GPUs, but device is cpu; give gloo or auto"
-            )
-        if (config.workers or 1) > gpus:
-            raise ConfigurationError(
-                f"backend: nccl needs a GPU per worker, here are {gpus} for {config.workers or 1} "
-                "worker(s); give gloo, auto or fewer workers"
-            )
+    if config.backend == "nccl" and config.device == "cpu":
+        raise ConfigurationError("backend: nccl needs GPUs, but device is cpu; give gloo or auto")
 
 
 def check_batch(config: TrainConfig, train_images: int | None, world_size: int) -> None:

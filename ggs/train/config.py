@@ -133,7 +133,7 @@ class TrainConfig(BaseModel):
         json_schema_extra=_TRAINING,
     )
     epochs: int = Field(
-        8, ge=1, description="passes over the training images", json_schema_extra=_TRAINING
+        12, ge=1, description="passes over the training images", json_schema_extra=_TRAINING
     )
     steps: int | None = Field(
         None,
@@ -142,7 +142,7 @@ class TrainConfig(BaseModel):
         json_schema_extra=_TRAINING,
     )
     batch_size: int = Field(
-        32,
+        16,
         ge=1,
         description="images per worker and forward pass; a step sees batch_size x accumulate x workers",
         json_schema_extra=_TRAINING,
@@ -270,9 +270,20 @@ class TrainConfig(BaseModel):
         description="of torch.distributed; auto: nccl with a GPU per worker, else gloo",
         json_schema_extra=_LAUNCH,
     )
+    roles: str = Field(
+        "",
+        description="OpenPAI task roles that train together, such as chief,worker; empty: all",
+        json_schema_extra=_LAUNCH,
+    )
+    independent: bool = Field(
+        False,
+        description="every OpenPAI task trains alone, as in an array of jobs; give each its own run_dir",
+        json_schema_extra=_LAUNCH,
+    )
     rendezvous_timeout: float = Field(
         1800,
         gt=0,
+        le=604800,
         description="seconds that tasks wait for each other at the start",
         json_schema_extra=_extra(_LAUNCH, "SECONDS"),
     )

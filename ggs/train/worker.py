@@ -30,7 +30,8 @@ def main(config: TrainConfig) -> None:
     """
     local_rank, local_size = _number("LOCAL_RANK", 0), _number("LOCAL_WORLD_SIZE", 1)
     device = pick_device(config, local_rank)
-    torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // local_size))
+    if config.threads or "OMP_NUM_THREADS" not in os.environ:  # the launcher sets it
+        torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // local_size))
     if config.download and local_rank == 0:
         data.download(config)  # the others of this machine wait for us in the rendezvous below
     group = _join(config, device, local_size)
@@ -85,7 +86,8 @@ def train(config: TrainConfig, device: torch.device, group: ProcessGroup | None)
 def _join(config: TrainConfig, device: torch.device, local_size: int) -> ProcessGroup | None:
     if _number("WORLD_SIZE", 1) == 1:
         return None
-    backend = config.backend
+    # The launcher knows whether every task has GPUs; a worker knows only its own.
+    backend = config.backend if config.backend != "auto" else os.environ.get("GGS_BACKEND", "auto")
     if backend == "auto":
         own_gpu = device.type == "cuda" and local_size <= torch.cuda.device_count()
         backend = "nccl" if own_gpu else "gloo"

@@ -1,0 +1,30 @@
+"""From a command line to running workers; what ``ggs train`` and ``entrypoint.py`` both call."""
+
+from collections.abc import Sequence
+
+from ggs.pai import launch
+from ggs.pai.placement import LaunchOptions
+from ggs.train.config import TrainConfig, parse
+
+
+def start(argv: Sequence[str], prog: str = "ggs train") -> int:
+    """Read and check the settings, then train in this task's workers. Returns the exit code.
+
+    Raises GGSError for whatever is wrong before the workers run.
+    """
+    config = parse(argv, prog)
+    from ggs.train import worker  # after the checks: a wrong setting is told without the wait
+
+    return launch.start(launch_options(config), worker.main, (config,))
+
+
+def launch_options(config: TrainConfig) -> LaunchOptions:
+    """The part of ``config`` that the launcher needs."""
+    return LaunchOptions(
+        workers=config.workers,
+        backend=config.backend,
+        rendezvous_timeout=config.rendezvous_timeout,
+        roles=tuple(filter(None, config.roles.split(","))),
+        independent=config.independent,
+        cpu=config.device == "cpu",
+    )
