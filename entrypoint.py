@@ -1,0 +1,32 @@
+"""Train on OpenPAI, or on this machine: one worker per GPU, on every task of the job.
+
+    python entrypoint.py --config config.yaml --workers 2        a training (ggs train --help)
+    python entrypoint.py --workers 2 --script train.py --lr 1    your own script in every worker
+
+A script finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT set, as under torchrun. The
+first line of the log says which task and ranks these are; after a failure the last says what failed.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from ggs.pai import script
+from ggs.pai.launch import guard, start
+from ggs.pai.placement import LaunchOptions
+
+
+def main(argv: Sequence[str]) -> int:
+    """Read the command line, read OpenPAI's variables, start the workers. Returns the exit code."""
+    own = script.split(argv)
+    if own is not None:
+        options, path, arguments = own
+        return start(options, script.run, (path, arguments))
+
+    from ggs.train import config, worker
+
+    settings = config.parse(argv)
+    return start(LaunchOptions(workers=settings.workers), worker.main, (settings,))
+
+
+if __name__ == "__main__":
+    sys.exit(guard(lambda: main(sys.argv[1:])))

@@ -1,0 +1,197 @@
+"""Start a node's workers with torch's elastic agent, watch over them, end with the right exit code.
+
+    sys.exit(guard(lambda: start(LaunchOptions(workers=2), train, (config,))))
+
+torch's agent starts and stops the processes and gives them RANK, WORLD_SIZE, LOCAL_RANK,
+LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR and MASTER_PORT. What it does not do is done here: ranks in the
+order of OpenPAI's tasks, a failure that is told to all tasks at once with its cause, and no orphans.
+Workers are never restarted in place: OpenPAI restarts the job, with new ports and addresses.
+"""
+
+import logging
+import os
+import pickle
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ggs.errors import GGSError
+from ggs.pai import exit_codes, failure
+from ggs.pai.failure import Failure
+from ggs.pai.placement import (
+    Devices,
+    LaunchOptions,
+    Placement,
+    is_worker,
+    place,
+    worker_variables,
+)
+from ggs.pai.processes import Family, Stopped, stop_on_signals
+from ggs.pai.rendezvous import meet
+from ggs.pai.worker import Order
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.agent.server.api import WorkerSpec
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+    from ggs.pai.rendezvous import Meeting
+
+MONITOR_SECONDS = 0.1
+"""How often the agent looks after its workers and the other nodes."""
+
+
+def guard(run: Callable[[], int]) -> int:
+    """Run a program's body. Returns its exit code: of errors and signals too, told in one line.
+
+    Whatever is neither a GGSError nor a signal is a bug and leaves its traceback.
+    """
+    with stop_on_signals():
+        try:
+            return run()
+        except GGSError as error:
+            _say(f"ggs: {' '.join(str(error).splitlines())}")
+            return exit_codes.of_error(error)
+        except Stopped as stop:
+            _say(f"ggs: stopped by {stop}")
+            return exit_codes.RETRY
+
+
+def start(
+    options: LaunchOptions, function: Callable[..., None], arguments: tuple[Any, ...] = ()
+) -> int:
+    """Run ``function(*arguments)`` in every worker of this node. Returns the launcher's exit code.
+
+    In a process that is a worker already (torchrun started it) the function runs right here.
+    ``function`` must be importable by its module's name, and ``arguments`` be picklable.
+    """
+    variables = dict(os.environ)
+    if is_worker(variables):
+        function(*arguments)
+        return exit_codes.SUCCESS
+    placement = place(variables, options, visible_devices())
+    _say(str(placement))
+    return launch(placement, function, arguments, variables)
+
+
+def visible_devices() -> Devices:
+    """What PyTorch sees here. Imports torch; makes no CUDA context."""
+    import torch
+
+    supported = torch.version.cuda is not None or torch.version.hip is not None
+    return Devices(torch.cuda.device_count(), supported)
+
+
+def launch(
+    placement: Placement,
+    function: Callable[..., None],
+    arguments: tuple[Any, ...],
+    variables: Mapping[str, str],
+) -> int:
+    """Meet the other nodes, run this node's workers, and tell of a failure last. Returns the exit code.
+
+    ``variables`` is the environment that the workers inherit. Raises RendezvousError or MismatchError
+    if the nodes do not come together.
+    """
+    order = Order.to_call(
+        placement.task, worker_variables(placement, variables), function, arguments
+    )
+    meeting, family = meet(placement), Family()
+    try:
+        with tempfile.TemporaryDirectory(prefix="ggs-") as folder:
+            cause = _run(placement, meeting, order, Path(folder))
+            if cause is None:
+                family.wait()
+    finally:
+        family.end()
+        meeting.close()
+    if cause is None:
+        return exit_codes.SUCCESS
+    _say(str(cause))
+    return cause.exit_code
+
+
+def _run(placement: Placement, meeting: "Meeting", order: Order, folder: Path) -> Failure | None:
+    """Run the workers to the end of all nodes. Returns the root cause of a failure, on any node."""
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+
+    from ggs.pai.agent import Agent, OtherNodeFailed
+
+    path = folder / "order"
+    path.write_bytes(pickle.dumps(order))
+    agent = Agent(_worker_spec(placement, meeting, path), DefaultLogsSpecs(log_dir=str(folder)))
+    try:
+        with _quiet_agent():
+            result = agent.run()
+        if result.is_failed():
+            return meeting.settle(_first(result.failures, placement.task))
+        return None if meeting.finish() else meeting.settle(None)
+    except OtherNodeFailed:
+        return meeting.settle(None)
+    except (SignalException, Stopped) as stop:
+        name = stop.sigval.name if isinstance(stop, SignalException) else str(stop)
+        where = f"task {placement.task}"
+        return meeting.settle(Failure(where, f"stopped by {name}", exit_codes.RETRY, time.time()))
+
+
+def _worker_spec(placement: Placement, meeting: "Meeting", order: Path) -> "WorkerSpec":
+    from torch.distributed.elastic.agent.server.api import WorkerSpec
+
+    from ggs.pai.agent import AgentRendezvous
+
+    return WorkerSpec(
+        role="worker",
+        local_world_size=placement.local_world_size,
+        entrypoint=sys.executable,
+        args=("-u", "-m", "ggs.pai.worker", str(order)),
+        rdzv_handler=AgentRendezvous(placement, meeting),
+        max_restarts=0,
+        monitor_interval=MONITOR_SECONDS,
+    )
+
+
+def _first(failures: "Mapping[int, ProcessFailure]", task: str) -> Failure:
+    """The failure of this node's workers that explains the others."""
+    found = {rank: _read(rank, ended, task) for rank, ended in failures.items()}
+    # The agent stops the others with SIGTERM as soon as one has failed, and lists them too.
+    own = [found[rank] for rank, ended in failures.items() if ended.exitcode != -15]
+    return failure.root_cause(own or found.values())
+
+
+def _read(rank: int, ended: "ProcessFailure", task: str) -> Failure:
+    where, now = f"rank {rank} on task {task}", time.time()
+    if ended.exitcode < 0:
+        return failure.of_signal(-ended.exitcode, where, now)
+    try:
+        return Failure.from_message(ended.error_file_data)
+    except ValueError:  # the worker left none: it called os._exit, or sys.exit with a number
+        code = exit_codes.of_worker(ended.exitcode)
+        return Failure(where, f"ended with exit code {ended.exitcode}", code, now)
+
+
+@contextmanager
+def _quiet_agent() -> Iterator[None]:
+    """Keep torch's agent from writing its own, longer story after ours. LOGLEVEL brings it back."""
+    if "LOGLEVEL" in os.environ:
+        yield
+        return
+    loggers = [
+        logging.getLogger(name)
+        for name in list(logging.root.manager.loggerDict)
+        if name.startswith("torch.distributed.elastic")
+    ]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
