@@ -18,6 +18,7 @@ JOB = """\
 protocolVersion: 2
 name: {name}
 type: job
+jobRetryCount: 3
 prerequisites:
   - {{type: dockerimage, name: image, uri: registry.example.org/ggs:1.0}}
 parameters:
