@@ -31,7 +31,7 @@ def check_optimizer(optimizer: object) -> None:
     """Raise UnsupportedError for an optimizer that cannot be wrapped."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise UnsupportedError(
-            f"{optimizer!r} is no torch.optim.Optimizer: pass an instance, e.g. "
+            f"a {type(optimizer).__name__} is no torch.optim.Optimizer: pass an instance, e.g. "
             "torch.optim.Adam(model.parameters())"
         )
     for base in type(optimizer).__mro__:
@@ -57,16 +57,16 @@ def check_optimizer(optimizer: object) -> None:
 def check_model(model: nn.Module) -> None:
     """Raise UnsupportedError for a wrapper or layer that reduces, shards or sparsifies by itself."""
     if not isinstance(model, nn.Module):
-        raise UnsupportedError(f"{model!r} is no torch.nn.Module: pass the model itself")
+        raise UnsupportedError(
+            f"a {type(model).__name__} is no torch.nn.Module: pass the model itself"
+        )
     for name, module in model.named_modules():
+        place = f"module {name}" if name else "the model"
         for base in type(module).__mro__:
             if base.__name__ in _WRAPPERS:
-                place = f"module {name}" if name else "the model"
                 raise UnsupportedError(f"{place} is a {base.__name__}: {_WRAPPERS[base.__name__]}")
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
-            raise UnsupportedError(
-                f"module {name} has sparse gradients: create it with sparse=False"
-            )
+            raise UnsupportedError(f"{place} has sparse gradients: create it with sparse=False")
 
 
 def check_parameters(named: Sequence[tuple[str, nn.Parameter]]) -> None:

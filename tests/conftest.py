@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def workers() -> Iterator[WorkerPool]:
     """Real processes with a gloo group: ``workers.run(4, function, *args)``."""
     pool = WorkerPool()
+    pool.start(4)
     yield pool
     pool.close()
 

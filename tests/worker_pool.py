@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 SECONDS = 50.0
+START_SECONDS = 180.0  # importing torch, on a busy machine
 
 
 class WorkerFailure(Exception):
@@ -26,6 +27,7 @@ def _serve(pipe: multiprocessing.connection.Connection) -> None:
 
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    pipe.send("ready")
     while True:
         try:
             function, arguments, rank, size, folder = pipe.recv()
@@ -58,14 +60,23 @@ class WorkerPool:
             tuple[multiprocessing.process.BaseProcess, multiprocessing.connection.Connection]
         ] = []
 
-    def run(self, size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Return the results in rank order; raise the first worker's own exception if one failed."""
+    def start(self, size: int) -> None:
+        """Have at least ``size`` processes that have imported torch."""
+        fresh = []
         while len(self._workers) < size:
             ours, theirs = self._context.Pipe()
             process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
             process.start()
             theirs.close()
             self._workers.append((process, ours))
+            fresh.append(ours)
+        for pipe in fresh:
+            if not pipe.poll(START_SECONDS) or pipe.recv() != "ready":
+                raise TimeoutError(f"a worker process did not start in {START_SECONDS} s")
+
+    def run(self, size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Return the results in rank order; raise the first worker's own exception if one failed."""
+        self.start(size)
         with tempfile.TemporaryDirectory() as folder:
             for rank, (_, pipe) in enumerate(self._workers[:size]):
                 pipe.send((function, arguments, rank, size, folder))

@@ -1,0 +1,80 @@
+"""Workers that do not run the same job all say so, at construction."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import ggs
+from ggs.errors import MismatchError
+from tests.models import build
+from tests.worker_pool import WorkerPool
+
+
+def _construct(rank: int, size: int, difference: str) -> str:
+    odd = rank == size - 1
+    model: nn.Module = nn.Sequential(nn.Linear(4, 6 if odd and difference == "shape" else 5))
+    if odd and difference == "parameter":
+        model.append(nn.Linear(5, 5))
+    if odd and difference == "dtype":
+        model = model.double()
+    if odd and difference == "frozen":
+        model[0].bias.requires_grad_(False)
+    kind = torch.optim.SGD if odd and difference == "optimizer" else torch.optim.Adam
+    options: dict[str, Any] = {"density": 0.02 if odd and difference == "density" else 0.01}
+    if odd and difference == "method":
+        make: Any = lambda: ggs.Dense(kind(model.parameters()), model)  # noqa: E731
+    else:
+        make = lambda: ggs.GGS(kind(model.parameters()), model, **options)  # noqa: E731
+    try:
+        make()
+    except MismatchError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("difference", "words"),
+    [
+        ("shape", 'parameter 0.bias: "shared float32 (5,)" on rank 0, "shared float32 (6,)" here'),
+        ("parameter", "parameter 1.bias: absent on rank 0"),
+        ("dtype", "float64"),
+        ("frozen", "frozen"),
+        ("optimizer", 'inner optimizer: "Adam" on rank 0, "SGD" here'),
+        ("density", "settings density: 0.01 on rank 0, 0.02 here"),
+        ("method", 'class: "GGS" on rank 0, "Dense" here'),
+    ],
+)
+def test_a_difference_is_named_on_every_rank(
+    workers: WorkerPool, difference: str, words: str
+) -> None:
+    messages = workers.run(3, _construct, difference)
+    for message in messages:
+        assert message == messages[0]
+        assert "rank 2 differs from rank 0" in message
+        assert words in message or difference == "parameter"
+        assert "\n" not in message
+
+
+def test_equal_workers_agree(workers: WorkerPool) -> None:
+    assert workers.run(3, _construct, "") == ["", "", ""]
+
+
+def _start(rank: int, size: int) -> dict[str, torch.Tensor]:
+    model = build("batchnorm", seed=rank)
+    model[1].running_mean.fill_(rank + 1)
+    if rank == 1:
+        model = model.to(memory_format=torch.channels_last)
+    ggs.GGS(torch.optim.Adam(model.parameters()), model)
+    assert model[0].weight.is_contiguous(), "rank 0's memory format holds"
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def test_everyone_starts_from_rank_0(workers: WorkerPool) -> None:
+    first, *others = workers.run(3, _start)
+    expected = build("batchnorm", seed=0).state_dict()
+    expected["1.running_mean"].fill_(1.0)
+    for state in (first, *others):
+        for name, value in expected.items():
+            assert torch.equal(state[name], value), name

@@ -1,0 +1,117 @@
+"""BN-LG: what is local, what is averaged, and that training does not notice an evaluation."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import ggs
+from ggs.errors import ConfigurationError
+from tests.models import backward, batch, build
+from tests.worker_pool import WorkerPool
+
+
+def _train(rank: int, size: int, mode: str, evaluate: bool) -> dict[str, Any]:
+    model = build("batchnorm")
+    optimizer = ggs.GGS(
+        torch.optim.Adam(model.parameters(), lr=0.01), model, density=0.1, batchnorm=mode
+    )
+    calibration = [batch(100 + i, rank) for i in range(3)]
+    inside: dict[str, torch.Tensor] = {}
+    for step in range(8):
+        backward(model, step, rank)
+        optimizer.step()
+        if evaluate:
+            sent = optimizer.statistics.bytes_sent
+            with optimizer.consolidated(calibration):
+                inside = {n: v.clone() for n, v in model.state_dict().items()}
+            assert optimizer.statistics.bytes_sent == sent
+    return {
+        "inside": inside,
+        "after": {n: v.clone() for n, v in model.state_dict().items()},
+        "numel": optimizer.statistics.numel,
+    }
+
+
+@pytest.mark.parametrize("mode", ["local", "average", "dense", "recalibrate"])
+def test_evaluation_leaves_the_training_as_it_is(workers: WorkerPool, mode: str) -> None:
+    evaluated = workers.run(2, _train, mode, True)
+    undisturbed = workers.run(2, _train, mode, False)
+    for one, other in zip(evaluated, undisturbed, strict=True):
+        for name in one["after"]:
+            assert torch.equal(one["after"][name], other["after"][name]), name
+
+
+def test_local_layers_differ_and_stay_so(workers: WorkerPool) -> None:
+    first, second = workers.run(2, _train, "local", True)
+    for state in ("inside", "after"):
+        assert not torch.equal(first[state]["1.weight"], second[state]["1.weight"])
+        assert not torch.equal(first[state]["1.running_var"], second[state]["1.running_var"])
+        assert torch.equal(first[state]["0.weight"], second[state]["0.weight"])
+    assert first["numel"] == 3 * 8 * 4 + 8 * 5  # 16 batch-norm elements are not shared
+
+
+def test_average_is_the_mean_and_the_pooled_variance(workers: WorkerPool) -> None:
+    results = workers.run(2, _train, "average", True)
+    after = [result["after"] for result in results]
+    for result in results:
+        inside = result["inside"]
+        for name in ("1.weight", "1.bias", "1.running_mean", "5.running_mean"):
+            expected = (after[0][name] + after[1][name]) / 2
+            torch.testing.assert_close(inside[name], expected)
+        for layer in ("1", "5"):
+            means = torch.stack([state[f"{layer}.running_mean"] for state in after])
+            variances = torch.stack([state[f"{layer}.running_var"] for state in after])
+            pooled = variances.mean(0) + means.var(0, unbiased=False)
+            torch.testing.assert_close(inside[f"{layer}.running_var"], pooled)
+
+
+def test_dense_shares_the_affine_parameters(workers: WorkerPool) -> None:
+    first, second = workers.run(2, _train, "dense", True)
+    assert torch.equal(first["after"]["1.weight"], second["after"]["1.weight"])
+    assert not torch.equal(first["after"]["1.running_var"], second["after"]["1.running_var"])
+    assert torch.equal(first["inside"]["1.running_var"], second["inside"]["1.running_var"])
+    assert first["numel"] == 3 * 8 * 4 + 8 * 5 + 16
+
+
+def test_recalibration_measures_the_averaged_model(workers: WorkerPool) -> None:
+    results = workers.run(2, _train, "recalibrate", True)
+    averaged = build("batchnorm")
+    averaged.load_state_dict(results[0]["inside"])
+    statistics = []
+    for rank in range(2):
+        local = build("batchnorm")
+        local.load_state_dict(averaged.state_dict())
+        loader = [batch(100 + i, rank) for i in range(3)]
+        torch.optim.swa_utils.update_bn(loader, local)
+        statistics.append(local[1].running_mean)
+    torch.testing.assert_close(averaged[1].running_mean, torch.stack(statistics).mean(0))
+    assert torch.equal(results[0]["inside"]["1.running_var"], results[1]["inside"]["1.running_var"])
+
+
+def test_recalibration_needs_batches() -> None:
+    model = build("batchnorm")
+    optimizer = ggs.GGS(torch.optim.SGD(model.parameters()), model, batchnorm="recalibrate")
+    with (
+        pytest.raises(ConfigurationError, match="no calibration batches"),
+        optimizer.consolidated(),
+    ):
+        pass
+
+
+def test_one_worker_alone_is_not_touched() -> None:
+    model = build("batchnorm")
+    optimizer = ggs.GGS(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    backward(model, 0, 0)
+    before = {n: v.clone() for n, v in model.state_dict().items()}
+    with optimizer.consolidated():
+        for name, value in model.state_dict().items():
+            assert torch.equal(value, before[name])
+
+
+def test_a_model_without_batchnorm_needs_no_collective() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = ggs.GGS(torch.optim.SGD(model.parameters()), model)
+    with optimizer.consolidated():
+        assert torch.isfinite(model.weight).all()

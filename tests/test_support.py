@@ -1,0 +1,119 @@
+"""What cannot work is refused at construction, with a way out."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+import ggs
+from ggs.errors import UnsupportedError
+from tests.worker_pool import WorkerPool
+
+
+class ScheduleFreeAdam(torch.optim.Adam):
+    """Named like the schedule-free family."""
+
+
+def _linear() -> nn.Module:
+    return nn.Linear(4, 3)
+
+
+def _shares_memory() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = nn.Parameter(model[0].weight.data)
+    return model
+
+
+def _complex() -> nn.Module:
+    model = nn.Linear(4, 3)
+    model.phase = nn.Parameter(torch.zeros(3, dtype=torch.complex64))
+    return model
+
+
+def _meta() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 3, device="meta"))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make_model", "make_optimizer", "message"),
+    [
+        (_linear, torch.optim.LBFGS, "LBFGS cannot be wrapped"),
+        (_linear, torch.optim.SparseAdam, r"SparseAdam cannot be wrapped.*sparse=False"),
+        (_linear, torch.optim.ASGD, "ASGD cannot be wrapped.*use SGD"),
+        (_linear, ScheduleFreeAdam, "schedule-free"),
+        (_linear, lambda p: list(p), r"is no torch\.optim\.Optimizer"),
+        (_linear, lambda p: torch.optim.SGD(p, 0.1, differentiable=True), "differentiable=True"),
+        (
+            lambda: nn.Embedding(10, 3, sparse=True),
+            torch.optim.SGD,
+            r"the model has sparse gradients.*sparse=False",
+        ),
+        (lambda: nn.LazyLinear(3), torch.optim.SGD, "weight is not initialised.*forward pass"),
+        (_shares_memory, torch.optim.SGD, r"0\.weight and 1\.weight share memory.*one Parameter"),
+        (_complex, torch.optim.SGD, r"phase has dtype torch\.complex64"),
+        (_meta, torch.optim.SGD, r"1\.(weight|bias) is on (the )?meta"),
+        (lambda: nn.DataParallel(nn.Linear(4, 3)), torch.optim.SGD, "the model is a DataParallel"),
+    ],
+)
+def test_refused_with_a_way_out(
+    make_model: Callable[[], nn.Module], make_optimizer: Callable[[Any], Any], message: str
+) -> None:
+    for method in (ggs.GGS, ggs.Dense):
+        model = make_model()
+        with pytest.raises(UnsupportedError, match=message) as caught:
+            method(make_optimizer(model.parameters()), model)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_is_none_is_refused() -> None:
+    model = _linear()
+    with pytest.raises(UnsupportedError, match=r"is no torch\.nn\.Module"):
+        ggs.GGS(torch.optim.SGD(model.parameters()), model.forward)  # type: ignore[arg-type]
+
+
+def test_parameters_of_another_module_are_refused() -> None:
+    model, loss = _linear(), nn.Linear(3, 1)
+    optimizer = torch.optim.SGD([*model.parameters(), *loss.parameters()])
+    with pytest.raises(
+        UnsupportedError, match="2 of the optimizer's parameters are not the model's"
+    ):
+        ggs.GGS(optimizer, model)
+    ggs.GGS(optimizer, nn.ModuleList([model, loss]))
+
+
+def _wrapped_models(rank: int, size: int) -> list[str]:
+    from torch.distributed.fsdp import fully_shard
+
+    messages = []
+
+    def attempt(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        try:
+            ggs.GGS(optimizer, model)
+        except UnsupportedError as error:
+            messages.append(str(error))
+
+    ddp = nn.parallel.DistributedDataParallel(_linear())
+    attempt(ddp, torch.optim.SGD(ddp.parameters()))
+    attempt(nn.Sequential(ddp), torch.optim.SGD(ddp.parameters()))
+    plain = _linear()
+    attempt(plain, ZeroRedundancyOptimizer(plain.parameters(), torch.optim.SGD))
+    sharded = _linear()
+    mesh = dist.device_mesh.init_device_mesh("cpu", (size,))
+    fully_shard(sharded, mesh=mesh)
+    attempt(sharded, torch.optim.SGD(sharded.parameters()))
+    return messages
+
+
+@pytest.mark.filterwarnings("default")
+def test_wrappers_that_reduce_or_shard_are_refused(workers: WorkerPool) -> None:
+    for messages in workers.run(2, _wrapped_models):
+        assert len(messages) == 4
+        assert messages[0].startswith("the model is a DistributedDataParallel: it already averages")
+        assert messages[1].startswith("module 0 is a DistributedDataParallel")
+        assert messages[2].startswith("ZeroRedundancyOptimizer cannot be wrapped")
+        assert "FSDPModule" in messages[3]

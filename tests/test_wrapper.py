@@ -1,0 +1,316 @@
+"""GGS and Dense used as PyTorch users use an optimizer."""
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import ggs
+from ggs.errors import ConfigurationError, UnsupportedError
+from tests.models import backward, batch, build
+from tests.worker_pool import WorkerPool
+
+
+def wrap(method: str, model: nn.Module, **options: Any) -> Any:
+    inner = torch.optim.Adam(model.parameters(), lr=0.01)
+    if method == "ggs":
+        return ggs.GGS(inner, model, density=1.0, **options)
+    return ggs.Dense(inner, model, **options)
+
+
+METHODS = pytest.mark.parametrize("method", ["ggs", "dense"])
+
+
+@METHODS
+def test_is_an_optimizer_over_the_inner_ones_groups(method: str) -> None:
+    model = build("plain")
+    inner = torch.optim.Adam(
+        [{"params": model[1].parameters(), "lr": 0.1}, {"params": model[3].parameters()}]
+    )
+    optimizer = ggs.GGS(inner, model) if method == "ggs" else ggs.Dense(inner, model)
+    assert isinstance(optimizer, torch.optim.Optimizer)
+    assert optimizer.param_groups is inner.param_groups
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.001]
+    backward(model, 0, 0)
+    optimizer.step()
+    assert optimizer.state is inner.state
+    assert set(optimizer.state) == set(model.parameters())
+
+
+@METHODS
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        lambda o: torch.optim.lr_scheduler.StepLR(o, 2, 0.1),
+        lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=10, cycle_momentum=True),
+        lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 10),
+        lambda o: torch.optim.lr_scheduler.SequentialLR(
+            o,
+            [torch.optim.lr_scheduler.LinearLR(o), torch.optim.lr_scheduler.ExponentialLR(o, 0.5)],
+            [3],
+        ),
+    ],
+)
+def test_schedulers_steer_it_as_they_steer_the_plain_optimizer(method: str, scheduler: Any) -> None:
+    plain, wrapped = build("plain"), build("plain")
+    reference = torch.optim.Adam(plain.parameters(), lr=0.01)
+    optimizer = wrap(method, wrapped)
+    schedulers = scheduler(reference), scheduler(optimizer)
+    for step in range(8):
+        backward(plain, step, 0)
+        backward(wrapped, step, 0)
+        reference.step()
+        optimizer.step()
+        for one in schedulers:
+            one.step()
+    for expected, found in zip(plain.parameters(), wrapped.parameters(), strict=True):
+        assert torch.equal(expected, found)
+
+
+@METHODS
+def test_a_closure_is_evaluated_once_and_its_loss_returned(method: str) -> None:
+    model = build("plain")
+    optimizer = wrap(method, model)
+    calls = []
+
+    def closure() -> torch.Tensor:
+        calls.append(torch.is_grad_enabled())
+        optimizer.zero_grad()
+        images, classes = batch(0, 0)
+        loss = nn.functional.cross_entropy(model(images), classes)
+        loss.backward()
+        return loss
+
+    with torch.no_grad():
+        loss = optimizer.step(closure)
+    assert calls == [True]
+    assert loss is not None
+    assert loss.item() > 0
+
+
+@METHODS
+def test_accumulation_and_clipping_are_local_and_come_before(method: str) -> None:
+    plain, wrapped = build("plain"), build("plain")
+    reference = torch.optim.Adam(plain.parameters(), lr=0.01)
+    optimizer = wrap(method, wrapped)
+    for step in range(6):
+        for model, one in ((plain, reference), (wrapped, optimizer)):
+            one.zero_grad()
+            for part in range(3):
+                images, classes = batch(step, part)
+                (nn.functional.cross_entropy(model(images), classes) / 3).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            one.step()
+    for expected, found in zip(plain.parameters(), wrapped.parameters(), strict=True):
+        assert torch.equal(expected, found)
+
+
+def test_zero_grad_leaves_the_residual_alone() -> None:
+    model = build("plain")
+    optimizer = ggs.GGS(torch.optim.Adam(model.parameters()), model, density=0.01)
+    backward(model, 0, 0)
+    optimizer.step()
+    before = optimizer.residual.clone()
+    for set_to_none in (True, False):
+        optimizer.zero_grad(set_to_none)
+        model.zero_grad()
+    assert torch.equal(optimizer.residual, before)
+    assert before.count_nonzero() > 0
+
+
+def test_statistics_count_elements_and_bytes() -> None:
+    model = build("plain")
+    optimizer = ggs.GGS(
+        torch.optim.Adam(model.parameters()), model, density=0.01, dense_below=6, warmup_steps=4
+    )
+    numel = sum(p.numel() for p in model.parameters())
+    sent = []
+    for step in range(6):
+        backward(model, step, 0)
+        optimizer.step()
+        sent.append(optimizer.statistics.selected)
+    assert optimizer.statistics.step == 6
+    assert optimizer.statistics.numel == numel == 293
+    assert sent[0] == numel  # density 1, the five elements of the last bias included
+    assert sent == sorted(sent, reverse=True)
+    assert sent[-1] == 5 + round(0.01 * (numel - 5))
+    assert optimizer.statistics.density == sent[-1] / numel
+    assert optimizer.statistics.bytes_sent == 0  # nobody to send to
+
+
+def _bytes(rank: int, size: int) -> tuple[int, int, int]:
+    model = build("plain")
+    optimizer = wrap("ggs", model)
+    dense_model = build("plain")
+    dense = wrap("dense", dense_model)
+    for network, one in ((model, optimizer), (dense_model, dense)):
+        backward(network, 0, rank)
+        one.step()
+    return optimizer.statistics.bytes_sent, dense.statistics.bytes_sent, dense.dense_bytes_per_step
+
+
+def test_bytes_are_those_of_the_ring(workers: WorkerPool) -> None:
+    flags = 5  # one for non-finite gradients, one for each of four parameters
+    for sparse, dense, claimed in workers.run(4, _bytes):
+        assert claimed == 2 * 3 * 293 * 4 // 4
+        assert dense == claimed + 2 * 3 * flags // 4
+        assert 3 * 293 * 4 < sparse < 3 * (293 * 4 + 64) + 2 * flags
+
+
+@METHODS
+def test_groups_cannot_be_added_later(method: str) -> None:
+    model = build("plain")
+    optimizer = wrap(method, model)
+    with pytest.raises(UnsupportedError, match="add it to the torch optimizer first"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
+
+
+def test_a_model_moved_after_wrapping_is_named() -> None:
+    model = build("plain")
+    optimizer = wrap("ggs", model)
+    model[3].weight.data = model[3].weight.data.clone()
+    backward(model, 0, 0)
+    with pytest.raises(UnsupportedError, match=r"parameter 3\.weight got new storage"):
+        optimizer.step()
+
+
+@METHODS
+def test_unfreezing_after_wrapping_is_named(method: str) -> None:
+    model = build("frozen")
+    optimizer = wrap(method, model)
+    model[1].weight.requires_grad_(True)
+    backward(model, 0, 0)
+    with pytest.raises(UnsupportedError, match=r"1\.weight has a gradient but was frozen"):
+        optimizer.step()
+
+
+@METHODS
+def test_copies_and_pickles_are_refused(method: str) -> None:
+    optimizer = wrap(method, build("plain"))
+    for attempt in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(UnsupportedError, match="state_dict"):
+            attempt(optimizer)
+
+
+@METHODS
+def test_a_plain_optimizers_state_is_accepted(method: str) -> None:
+    model = build("plain")
+    plain = torch.optim.Adam(model.parameters(), lr=0.5)
+    backward(model, 0, 0)
+    plain.step()
+    optimizer = wrap(method, model)
+    optimizer.load_state_dict(copy.deepcopy(plain.state_dict()))
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert optimizer.state[model[1].weight]["step"] == 1
+    backward(model, 1, 0)
+    optimizer.step()
+    assert optimizer.state[model[1].weight]["step"] == 2
+
+
+@METHODS
+def test_hooks_and_repr_reach_the_inner_optimizer(method: str) -> None:
+    model = build("plain")
+    optimizer = wrap(method, model)
+    calls = []
+    optimizer.register_step_pre_hook(lambda *_: calls.append("pre"))
+    optimizer.register_step_post_hook(lambda *_: calls.append("post"))
+    optimizer.inner.register_step_post_hook(lambda *_: calls.append("inner"))
+    backward(model, 0, 0)
+    optimizer.step()
+    assert calls == ["pre", "inner", "post"]
+    assert "Adam" in repr(optimizer)
+    assert "lr: 0.01" in repr(optimizer)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"density": 0}, "density is 0"),
+        ({"density": -1}, "density is -1"),
+        ({"density": 2}, "density is 2"),
+        ({"density": float("nan")}, "density is nan"),
+        ({"density": "abc"}, "density is 'abc'"),
+        ({"warmup_steps": -1}, "warmup_steps is -1"),
+        ({"warmup_steps": 1.5}, "warmup_steps is 1.5"),
+        ({"density": lambda step: 0.1, "warmup_steps": 3}, "density is a function"),
+        ({"scope": "layer"}, "scope is 'layer'"),
+        ({"values": "fp8"}, "'fp8'"),
+        ({"batchnorm": "sync"}, "batchnorm is 'sync'"),
+        ({"max_consecutive_skips": 0}, "max_consecutive_skips is 0"),
+    ],
+)
+def test_settings_out_of_range_are_named(options: dict[str, Any], message: str) -> None:
+    model = build("plain")
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        ggs.GGS(torch.optim.Adam(model.parameters()), model, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_schedule_that_leaves_the_range_is_named() -> None:
+    model = build("plain")
+    optimizer = ggs.GGS(
+        torch.optim.Adam(model.parameters()), model, density=lambda step: 0.5 - step
+    )
+    backward(model, 0, 0)
+    optimizer.step()
+    backward(model, 1, 0)
+    with pytest.raises(ConfigurationError, match=r"density at step 1 is -0\.5"):
+        optimizer.step()
+
+
+def _half_precision(rank: int, size: int, ours: bool) -> tuple[list[float], list[bool], bool]:
+    """Rank 1 overflows once; with our scaler all ranks back off together."""
+    model = build("plain")
+    optimizer = ggs.GGS(torch.optim.SGD(model.parameters(), lr=0.01), model, density=0.1)
+    kind = ggs.GradScaler if ours else torch.amp.GradScaler
+    scaler = kind("cpu", init_scale=2.0**10, growth_interval=3)
+    scales, skipped = [], []
+    for step in range(8):
+        optimizer.zero_grad()
+        images, classes = batch(step, rank)
+        loss = nn.functional.cross_entropy(model(images), classes)
+        scaler.scale(loss * (float("inf") if (rank, step) == (1, 4) else 1.0)).backward()
+        if step % 2:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+        skipped.append(optimizer.statistics.skipped)
+    finite = all(bool(p.isfinite().all()) for p in model.parameters())
+    return scales, skipped, finite
+
+
+def test_our_scaler_backs_off_on_every_rank(workers: WorkerPool) -> None:
+    (scales, skipped, finite), (scales_1, skipped_1, _) = workers.run(2, _half_precision, True)
+    assert skipped == skipped_1 == [step == 4 for step in range(8)]
+    assert scales == scales_1
+    assert scales[4] == scales[3] / 2
+    assert finite
+
+
+def test_torchs_scaler_works_with_a_local_scale(workers: WorkerPool) -> None:
+    (scales, skipped, finite), (scales_1, skipped_1, _) = workers.run(2, _half_precision, False)
+    assert skipped == skipped_1 == [step == 4 for step in range(8)]
+    assert scales_1[4] == scales[4] / 2
+    assert finite
+
+
+def test_scaled_gradients_are_unscaled_exactly_once() -> None:
+    plain, wrapped = build("plain"), build("plain")
+    reference = torch.optim.Adam(plain.parameters(), lr=0.01)
+    optimizer = wrap("ggs", wrapped)
+    scaler = ggs.GradScaler("cpu", init_scale=2.0**8, growth_interval=1000)
+    for step in range(5):
+        backward(plain, step, 0)
+        reference.step()
+        optimizer.zero_grad()
+        images, classes = batch(step, 0)
+        scaler.scale(nn.functional.cross_entropy(wrapped(images), classes)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    for expected, found in zip(plain.parameters(), wrapped.parameters(), strict=True):
+        assert torch.equal(expected, found)
