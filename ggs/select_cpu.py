@@ -24,8 +24,8 @@ SCAN_GRAIN = 1 << 16
 """Elements that are worth waking a thread for."""
 FINISH_GRAIN = 1 << 15
 SAMPLE_LEAST, SAMPLE_MOST = 4096, 1 << 18
-MARGIN_LEAST, MARGIN_FIRST, MARGIN_MOST = 0.01, 0.05, 0.5
-"""How far below the last threshold to scan, as a share of it."""
+MARGIN_LEAST, MARGIN_MOST = 0.003, 0.5
+"""How far below the expected threshold to scan, as a share of it."""
 
 _INTEGERS = {torch.float32: np.int32, torch.float64: np.int64}
 
@@ -42,7 +42,7 @@ class _Plan:
         kept = active[segments] | accumulate
         self.segments, self.lows, self.highs = segments[kept], edges[:-1][kept], edges[1:][kept]
         lengths = self.highs - self.lows
-        room = np.minimum(lengths, 4 * counts[self.segments] + 1024) + kernels.STRIP
+        room = np.minimum(lengths, 4 * counts[self.segments] + 1024)
         self.rooms = np.concatenate([[0], np.cumsum(room)])
         self.pieces = np.searchsorted(self.segments, np.arange(len(counts) + 1))
         done = np.concatenate([[0], np.cumsum(lengths)])
@@ -59,7 +59,10 @@ class CpuSelector:
         size = len(self.offsets) - 1
         self.last = np.full(size, np.nan)
         """Last magnitude that was selected from each segment; NaN if unknown."""
-        self.margins = np.full(size, MARGIN_FIRST)
+        self.trend = np.ones(size)
+        """How the last such magnitude compares with the one before, smoothed."""
+        self.error = np.full(size, 0.02)
+        """How far off the expected magnitude was, as a share of it, smoothed."""
         self._plan: tuple[tuple[Any, ...], _Plan] | None = None
         self._found = np.empty(0, np.int64)
         self._taken = np.empty(0, np.float32)
@@ -80,7 +83,8 @@ class CpuSelector:
         if update is not None and bool((active & ~known).any()):
             residual.add_(update)
             update = None
-        lowered = np.where(known, self.last * (1 - self.margins), 0)
+        margin = np.clip(3 * self.error, MARGIN_LEAST, MARGIN_MOST)
+        lowered = np.where(known, self.last * self.trend * (1 - margin), 0)
         thresholds = lowered.astype(values.dtype).view(integer)
         thresholds[~active] = mask
         for s in np.flatnonzero(active & ~known & (wanted < np.diff(self.offsets))).tolist():
@@ -109,18 +113,15 @@ class CpuSelector:
             self._found, self._taken = np.empty(size, np.int64), np.empty(size, dtype)
         return self._found, self._taken
 
-    def learn(self, s: int, magnitude: float, surplus: float) -> None:
-        """Steers the next threshold of segment `s`.
-
-        Args:
-            magnitude: the least that was selected.
-            surplus: candidates per selected element.
-        """
-        # Only a falling threshold can leave too few candidates; twice the last fall is enough room.
-        fall = 1 - magnitude / self.last[s] if self.last[s] > 0 else 0.0
-        kept = self.margins[s] * (0.7 if surplus > 1.5 else 0.95)
-        self.margins[s] = min(max(kept, 2 * fall, MARGIN_LEAST), MARGIN_MOST)
-        self.last[s] = magnitude
+    def learn(self, segments: Array, magnitudes: Array) -> None:
+        """Steers the next thresholds of `segments` by the least `magnitudes` selected now."""
+        last, trend = self.last[segments], self.trend[segments]
+        usual = (last > 0) & (magnitudes > 0)
+        with np.errstate(over="ignore"):
+            growth = np.where(usual, magnitudes / np.where(usual, last, 1), 1).clip(0.5, 2)
+        self.error[segments] += 0.2 * (np.abs(growth - trend) - self.error[segments])
+        self.trend[segments] += 0.2 * (growth - trend)
+        self.last[segments] = magnitudes
 
 
 class _Task:
@@ -153,7 +154,7 @@ class _Task:
             plan.segments, plan.lows, plan.highs, plan.rooms, found, taken, counts,
         )  # fmt: skip
         run_threads(kernels.scan, [(*shared, first, last) for first, last in plan.groups])
-        return self._finish(plan, found, taken, counts, active)
+        return self._finish(plan, thresholds, found, taken, counts, active)
 
     def attempt_exact(self, s: int) -> None:
         """Selects from segment `s`, whatever its numbers are."""
@@ -167,18 +168,24 @@ class _Task:
             plan.lows, plan.highs, plan.rooms, found, taken, counts,
         )  # fmt: skip
         run_threads(kernels.take_exact, [(*shared, piece) for piece in range(len(counts))])
-        failed = self._finish(plan, found, taken, counts, only)
+        thresholds = np.full(len(only), threshold)
+        failed = self._finish(plan, thresholds, found, taken, counts, only)
         assert not failed.any()
 
     def _finish(
-        self, plan: _Plan, found: Array, taken: Array, counts: Array, active: Array
+        self,
+        plan: _Plan,
+        thresholds: Array,
+        found: Array,
+        taken: Array,
+        counts: Array,
+        active: Array,
     ) -> Array:
         size = len(self.wanted)
-        exact, totals = np.empty(size, np.int64), np.empty(size, np.int64)
+        exact = np.empty(size, np.int64)
         shared = (
-            self.values, self.mask, self.width, self.wanted, self.outputs, plan.pieces,
-            plan.rooms, found, taken, taken.view(self.bits.dtype), counts, self.indices,
-            self.selected, exact, totals,
+            self.values, self.mask, thresholds, self.outputs, plan.pieces, plan.rooms, found, taken,
+            taken.view(self.bits.dtype), counts, self.indices, self.selected, exact,
         )  # fmt: skip
         threads = min(size, threads_for(len(self.indices), FINISH_GRAIN))
         cuts = np.searchsorted(self.outputs, np.linspace(0, len(self.indices), threads + 1)[1:-1])
@@ -187,10 +194,9 @@ class _Task:
             kernels.finish,
             [(*shared, a, b) for a, b in pairwise(bounds) if a < b],
         )
-        good = active & (exact >= 0)
-        magnitudes = exact.astype(self.bits.dtype).view(self.values.dtype)
-        for s in np.flatnonzero(good).tolist():
-            self.owner.learn(s, float(magnitudes[s]), totals[s] / self.wanted[s])
+        good = np.flatnonzero(active & (exact >= 0))
+        magnitudes = exact[good].astype(self.bits.dtype).view(self.values.dtype)
+        self.owner.learn(good, magnitudes.astype(np.float64))
         return active & (exact < 0)
 
     def sampled_threshold(self, s: int) -> int:

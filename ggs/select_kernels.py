@@ -16,29 +16,38 @@ Array = Any  # numpy arrays; numba's types are beyond mypy
 
 BLOCK = 64
 """Elements per vectorised comparison, the least that LLVM vectorises well."""
-TILE = 1024
-"""Elements whose comparisons are done before any candidate is looked at: 4 KB stay in L1."""
-STRIP = 16
+TILE = 4 * BLOCK
+"""Elements whose blocks are all compared before any is looked into."""
+STRIP = 8
 """Elements examined one by one around a candidate."""
 RADIX_BITS = 11
 
 
 @compiled
-def _any_at_least(bits: Array, threshold: int, mask: int) -> Any:
-    """Whether any magnitude of a short `bits` reaches `threshold`, without a branch."""
+def _hit_in_block(bits: Array, below: int, mask: int) -> Any:
+    """Whether a magnitude of these BLOCK exceeds `below`, without a branch."""
     integer = bits.dtype.type
-    below = integer(threshold - 1)
     sign = integer(0)
-    for j in range(len(bits)):
+    for j in range(BLOCK):
         sign |= integer(below - integer(bits[j] & mask))
     return sign < 0
 
 
 @compiled
-def _take_strip(
+def _hit_in_strip(bits: Array, below: int, mask: int) -> Any:
+    """Whether a magnitude of these STRIP exceeds `below`, without a branch."""
+    integer = bits.dtype.type
+    sign = integer(0)
+    for j in range(STRIP):
+        sign |= integer(below - integer(bits[j] & mask))
+    return sign < 0
+
+
+@compiled
+def _take(
     values: Array, bits: Array, first: int, threshold: int, mask: int, found: Array, taken: Array
 ) -> int:
-    """Moves magnitudes >= `threshold` out of `values`; returns how many. `first` is its index."""
+    """Moves magnitudes >= `threshold` out of a strip that begins at index `first`; how many."""
     count = 0
     for j in range(len(values)):
         value = values[j]
@@ -47,6 +56,29 @@ def _take_strip(
         hit = (bits[j] & mask) >= threshold
         values[j] = 0 if hit else value
         count += np.int64(hit)
+    return count
+
+
+@compiled
+def _hit_strips(
+    bits: Array, tile: int, threshold: int, mask: int, blocks: Array, strips: Array
+) -> int:
+    """Lists where the strips of a whole tile begin that have a candidate; returns how many.
+
+    Lists grow by 0 or 1 instead of by a branch: with one candidate in a few hundred elements, every
+    such branch would be mispredicted, and each time the stream from memory would stall.
+    """
+    below = bits.dtype.type(threshold - 1)
+    block_count = 0
+    for start in range(tile, tile + TILE, BLOCK):
+        blocks[block_count] = start
+        block_count += np.int64(_hit_in_block(bits[start : start + BLOCK], below, mask))
+    count = 0
+    for b in range(block_count):
+        for offset in range(0, BLOCK, STRIP):
+            start = blocks[b] + offset
+            strips[count] = start
+            count += np.int64(_hit_in_strip(bits[start : start + STRIP], below, mask))
     return count
 
 
@@ -73,40 +105,40 @@ def scan(
     If `accumulate`, `values += update` comes first. counts[p] becomes the number of candidates, or
     -1 - (those moved) if they did not fit in the piece's room.
     """
-    flags = np.empty(TILE // BLOCK, np.bool_)
+    blocks = np.empty(TILE // BLOCK + 1, np.int64)
+    strips = np.empty(TILE // STRIP + 1, np.int64)
     for p in range(first_piece, last_piece):
         threshold = thresholds[segments[p]]
-        at, end = rooms[p], rooms[p + 1] - STRIP
+        at, end = rooms[p], rooms[p + 1]
         full = False
-        for tile in range(lows[p], highs[p], TILE):
-            stop = min(tile + TILE, highs[p])
+        whole = lows[p] + (highs[p] - lows[p]) // TILE * TILE
+        for tile in range(lows[p], whole, TILE):
             if accumulate:
-                target, source = values[tile:stop], update[tile:stop]
-                for j in range(len(target)):
+                target, source = values[tile : tile + TILE], update[tile : tile + TILE]
+                for j in range(TILE):
                     target[j] += source[j]
             if full:
                 continue
-            blocks = (stop - tile) // BLOCK
-            for f in range(blocks):
-                block = bits[tile + f * BLOCK : tile + f * BLOCK + BLOCK]
-                flags[f] = _any_at_least(block, threshold, mask)
-            for f in range(blocks + 1):
-                if f < blocks and not flags[f]:
-                    continue
-                start = tile + f * BLOCK
-                for s in range(start, min(start + BLOCK, stop), STRIP):
-                    e = min(s + STRIP, stop)
-                    strip = bits[s:e]
-                    if not _any_at_least(strip, threshold, mask):
-                        continue
-                    if at > end:
-                        full = True
-                        break
-                    at += _take_strip(
-                        values[s:e], strip, s, threshold, mask, found[at:], taken[at:]
-                    )
-                if full:
-                    break
+            count = _hit_strips(bits, tile, threshold, mask, blocks, strips)
+            if at + count * STRIP > end:
+                full = True
+                continue
+            for c in range(count):
+                start = strips[c]
+                stop = start + STRIP
+                at += _take(
+                    values[start:stop], bits[start:stop], start, threshold, mask,
+                    found[at : at + STRIP], taken[at : at + STRIP],
+                )  # fmt: skip
+        rest = highs[p] - whole
+        if accumulate:
+            values[whole : highs[p]] += update[whole : highs[p]]
+        full = full or at + rest > end
+        if not full:
+            at += _take(
+                values[whole : highs[p]], bits[whole : highs[p]], whole, threshold, mask,
+                found[at:end], taken[at:end],
+            )  # fmt: skip
         counts[p] = -1 - (at - rooms[p]) if full else at - rooms[p]
 
 
@@ -161,29 +193,66 @@ def descend(bins: Array, k: int) -> tuple[int, int]:
 
 
 @compiled
-def _kth_of_pieces(
-    bits: Array, mask: int, rooms: Array, counts: Array, first: int, last: int, width: int, k: int
-) -> int:
-    """k-th largest magnitude among the candidates of the pieces first ... last - 1."""
+def _kth_largest(magnitudes: Array, least: int, k: int) -> int:
+    """k-th largest of `magnitudes`, all of them >= `least` and most of them near it."""
+    span = np.int64(0)
+    for j in range(len(magnitudes)):
+        span = max(span, np.int64(magnitudes[j]) - least)
+    top = 0
+    while span >> top:
+        top += 1
     prefix = 0
-    top = width
+    bins = np.empty(1 << RADIX_BITS, np.int64)
     while top > 0:
         shift = max(top - RADIX_BITS, 0)
-        bins = np.zeros(1 << (top - shift), np.int64)
-        for p in range(first, last):
-            histogram(bits, mask, rooms[p], rooms[p] + counts[p], prefix, top, shift, bins)
+        bins[:] = 0
+        for j in range(len(magnitudes)):
+            rest = np.int64(magnitudes[j]) - least
+            if rest >> top == prefix:
+                bins[(rest >> shift) - (prefix << (top - shift))] += 1
         b, k = descend(bins, k)
         prefix = (prefix << (top - shift)) | b
         top = shift
-    return prefix
+    return least + prefix
+
+
+@compiled
+def _keep(
+    found: Array,
+    taken: Array,
+    magnitudes: Array,
+    threshold: int,
+    indices: Array,
+    selected: Array,
+    values: Array,
+    rejected: Array,
+) -> None:
+    """Keeps as many candidates as `indices` has room for: all > `threshold`, then its equals."""
+    above = 0
+    for j in range(len(magnitudes)):
+        above += np.int64(magnitudes[j] > threshold)
+    quota = len(indices) - above
+    kept = left = 0
+    for j in range(len(magnitudes)):
+        keep = magnitudes[j] > threshold
+        if magnitudes[j] == threshold and quota > 0:
+            quota -= 1
+            keep = True
+        if keep:
+            indices[kept] = found[j]
+            selected[kept] = taken[j]
+        rejected[left] = j
+        kept += np.int64(keep)
+        left += np.int64(not keep)
+    for j in range(left):
+        values[found[rejected[j]]] = taken[rejected[j]]
 
 
 @compiled
 def finish(
     values: Array,
     mask: int,
-    width: int,
-    wanted: Array,
+    thresholds: Array,
     outputs: Array,
     pieces: Array,
     rooms: Array,
@@ -194,18 +263,17 @@ def finish(
     indices: Array,
     selected: Array,
     exact: Array,
-    totals: Array,
     first_segment: int,
     last_segment: int,
 ) -> None:
-    """Keeps the wanted[s] largest candidates of each segment, and puts the others back.
+    """Keeps the largest candidates of each segment, and puts the others back.
 
-    pieces[s] ... pieces[s + 1] - 1 are the segment's pieces, outputs[s] is its place in `indices`
-    and `selected`. exact[s] becomes the last selected magnitude's bits and totals[s] the number of
-    candidates; exact[s] = -1 if they were too few or did not fit, with all of them put back.
+    pieces[s] ... pieces[s + 1] - 1 are the segment's pieces, outputs[s] ... outputs[s + 1] - 1 its
+    places in `indices` and `selected`. exact[s] becomes the least selected magnitude's bits; or -1,
+    and all candidates are put back, if they were too few or did not fit.
     """
     for s in range(first_segment, last_segment):
-        first, last, k = pieces[s], pieces[s + 1], wanted[s]
+        first, last, start, stop = pieces[s], pieces[s + 1], outputs[s], outputs[s + 1]
         total = 0
         fits = True
         for p in range(first, last):
@@ -213,39 +281,27 @@ def finish(
             counts[p] = max(counts[p], -1 - counts[p])
             total += counts[p]
         exact[s] = -1
-        totals[s] = total if fits else -1
-        threshold = -1  # of magnitudes >= 0
-        quota = 0
-        if not fits or total < k:
-            k = 0
-            threshold = np.int64(mask)
-        elif 0 < k < total:
-            threshold = _kth_of_pieces(taken_bits, mask, rooms, counts, first, last, width, k)
-            above = 0
+        if not fits or total < stop - start:
             for p in range(first, last):
                 for c in range(rooms[p], rooms[p] + counts[p]):
-                    above += np.int64((taken_bits[c] & mask) > threshold)
-            quota = k - above
-            exact[s] = threshold
-        elif k:
-            exact[s] = np.int64(mask)
-            for p in range(first, last):
-                for c in range(rooms[p], rooms[p] + counts[p]):
-                    exact[s] = min(exact[s], np.int64(taken_bits[c] & mask))
-        else:
-            exact[s] = np.int64(mask)
-            threshold = np.int64(mask)
-        at = outputs[s]
-        for p in range(first, last):
-            for c in range(rooms[p], rooms[p] + counts[p]):
-                magnitude = np.int64(taken_bits[c] & mask)
-                if magnitude > threshold or (magnitude == threshold and quota > 0):
-                    quota -= np.int64(magnitude == threshold)
-                    indices[at] = found[c]
-                    selected[at] = taken[c]
-                    at += 1
-                else:
                     values[found[c]] = taken[c]
+            continue
+        if start == stop:
+            continue
+        # The candidates of all pieces side by side; the first piece's are there already.
+        begin = rooms[first]
+        end = begin + counts[first]
+        for p in range(first + 1, last):
+            for c in range(rooms[p], rooms[p] + counts[p]):
+                found[end] = found[c]
+                taken[end] = taken[c]
+                end += 1
+        magnitudes = taken_bits[begin:end] & mask
+        exact[s] = _kth_largest(magnitudes, np.int64(thresholds[s]), stop - start)
+        _keep(
+            found[begin:end], taken[begin:end], magnitudes, exact[s], indices[start:stop],
+            selected[start:stop], values, np.empty(total + 1, np.int64),
+        )  # fmt: skip
 
 
 @compiled

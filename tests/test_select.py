@@ -68,7 +68,7 @@ def test_reference_is_a_stable_sort() -> None:
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_kernel_equals_reference(dtype: torch.dtype) -> None:
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=80, deadline=None)
     @given(SIZES, st.sampled_from(KINDS), st.floats(0, 1), st.integers(0, 10**6), st.booleans())
     def run(numel: int, kind: str, density: float, seed: int, accumulate: bool) -> None:
         k = round(numel * density**3)
@@ -102,7 +102,7 @@ def test_numbers_that_change_from_step_to_step() -> None:
 def test_segments_equal_reference_in_each() -> None:
     lengths = st.lists(st.sampled_from([0, 1, 5, 64, 300, 5000]), min_size=1, max_size=12)
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=50, deadline=None)
     @given(lengths, st.sampled_from(KINDS), st.floats(0, 1), st.integers(0, 10**6), st.booleans())
     def run(sizes: list[int], kind: str, density: float, seed: int, accumulate: bool) -> None:
         offsets = [0, *itertools.accumulate(sizes)]
