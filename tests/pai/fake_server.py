@@ -26,7 +26,6 @@ import yaml
 TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJ1c2VybmFtZSI6ImFsaWNlIn0.c2lnbmF0dXJlLW9mLWFsaWNl"
 PASSWORD = "correct-horse-9"
 LOG_TOKEN = "short-lived-log-token"
-STORAGES = ("team", "datasets")
 REQUIRED = ["protocolVersion", "name", "type", "taskRoles"]
 OPTIONAL = ["version", "contributor", "description", "jobRetryCount", "prerequisites", "parameters"]
 OPTIONAL += ["secrets", "deployments", "defaults", "extras"]
@@ -72,6 +71,7 @@ class FakePAI:
     def __init__(self, flavour: str = "openpai", certificate: Path | None = None) -> None:
         self.flavour = flavour
         self.users = {TOKEN: "alice", "token-of-bob": "bob"}
+        self.storages = {"team", "datasets"}
         self.jobs: dict[tuple[str, str], StoredJob] = {}
         self.faults: deque[tuple[str, Callable[[_Handler], None]]] = deque()
         self.requests: list[Request] = []
@@ -139,7 +139,7 @@ class FakePAI:
             message = f"User {user} is not allowed to do operation in {cluster}"
             raise Refuse(403, "ForbiddenUserError", message)
         for storage in job.get("extras", {}).get("storages", []):
-            if storage["name"] not in STORAGES:
+            if storage["name"] not in self.storages:
                 raise Refuse(404, "NoStorageError", f"Storage {storage['name']} is not found.")
         if any("instances" not in role for role in job["taskRoles"].values()):
             raise Refuse(500, "UnknownError", 'invalid input syntax for type integer: "NaN"')
