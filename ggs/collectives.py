@@ -2,14 +2,32 @@
 
 This is the only module that calls ``torch.distributed`` collectives. Gloo fails on int16, uint16,
 float8 and uneven gathers, and one failed collective poisons every later one, so everything that
-travels here is float32, float64, int64 or uint8, of the same size on every rank.
+travels here is float32, float64, int64 or uint8, of sizes that every rank knows beforehand.
 """
+
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 ProcessGroup = dist.ProcessGroup
+
+# Newer torch renames all_gather_into_tensor and warns about the old name.
+_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+class Gathering:
+    """An all-gather on its way; ``wait`` gives its result."""
+
+    def __init__(self, rows: Tensor, device: torch.device, work: dist.Work | None) -> None:
+        self._rows, self._device, self._work = rows, device, work
+
+    def wait(self) -> Tensor:
+        """(N, m): row i from rank i."""
+        if self._work is not None:
+            self._work.wait()
+        return self._rows.to(self._device)
 
 
 class Collectives:
@@ -39,13 +57,43 @@ class Collectives:
 
     def all_gather(self, message: Tensor) -> Tensor:
         """Gather the (m,) messages of all N workers: (N, m), row i from rank i."""
+        return self.start_all_gather(message).wait()
+
+    def start_all_gather(self, message: Tensor) -> Gathering:
+        """Begin to gather the (m,) messages of all N workers, while the caller does something else."""
         if self.size == 1:
-            return message.unsqueeze(0)
-        self._count(message.nbytes * (self.size - 1))
+            return Gathering(message.unsqueeze(0), message.device, None)
+        self.count((self.size - 1) * message.nbytes, (self.size - 1) * message.nbytes)
         travelling = message.to(self.device_for(message.device))
         gathered = travelling.new_empty(self.size * message.numel())
-        dist.all_gather_into_tensor(gathered, travelling, group=self.group)
-        return gathered.view(self.size, message.numel()).to(message.device)
+        work = dist.all_gather_into_tensor(gathered, travelling, group=self.group, async_op=True)
+        return Gathering(gathered.view(self.size, message.numel()), message.device, work)
+
+    def all_to_all(
+        self, messages: Tensor, sent_sizes: Sequence[int], received_sizes: Sequence[int]
+    ) -> Tensor:
+        """Send each worker its own part of ``messages``, and get every worker's part for us.
+
+        Args:
+            messages: (sum(sent_sizes),), the part for rank 0 first.
+            sent_sizes: how many elements go to each rank; 0 for none.
+            received_sizes: how many elements come from each rank.
+
+        Returns (sum(received_sizes),), the part from rank 0 first.
+        """
+        if self.size == 1:
+            return messages
+        unit = messages.element_size()
+        self.count(
+            (sum(sent_sizes) - sent_sizes[self.rank]) * unit,
+            (sum(received_sizes) - received_sizes[self.rank]) * unit,
+        )
+        travelling = messages.to(self.device_for(messages.device))
+        received = travelling.new_empty(sum(received_sizes))
+        dist.all_to_all_single(
+            received, travelling, list(received_sizes), list(sent_sizes), group=self.group
+        )
+        return received.to(messages.device)
 
     def all_reduce_sum_(self, values: Tensor) -> Tensor:
         """Sum ``values`` over all workers, in place; every rank gets the same bits."""
@@ -66,13 +114,15 @@ class Collectives:
 
     def _all_reduce(self, values: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
         if self.size > 1:
-            self._count(2 * values.nbytes * (self.size - 1) // self.size)
+            share = 2 * values.nbytes * (self.size - 1) // self.size
+            self.count(share, share)
             travelling = values.to(self.device_for(values.device))
             dist.all_reduce(travelling, op=operation, group=self.group)
             if travelling is not values:
                 values.copy_(travelling)
         return values
 
-    def _count(self, size: int) -> None:
-        self.bytes_sent += size
-        self.bytes_received += size
+    def count(self, sent: int, received: int) -> None:
+        """Add to the bytes exchanged so far."""
+        self.bytes_sent += sent
+        self.bytes_received += received
