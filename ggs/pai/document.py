@@ -24,7 +24,7 @@ Path = tuple["str | int", ...]
 
 MAX_BYTES = 100 * 1024  # the server's body limit; a longer file is refused unread
 MAX_DEPTH = 40
-MAX_VALUES = 20_000  # counted after aliases are expanded
+MAX_VALUES = 5_000  # counted after aliases are expanded
 
 _TAG = "tag:yaml.org,2002:"
 _YAML_1_1_BOOLEANS = re.compile(r"yes|no|on|off", re.IGNORECASE)
@@ -153,12 +153,15 @@ class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with js-yaml 3's scalars and a limited depth."""
 
     _depth = 0
+    _count = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self._depth += 1
-        if self._depth > MAX_DEPTH:
+        self._count += 1
+        if self._depth > MAX_DEPTH or self._count > 2 * MAX_VALUES:  # keys are nodes too
+            limit = f"{MAX_DEPTH} levels" if self._depth > MAX_DEPTH else f"{MAX_VALUES} values"
             line = self.get_mark().line + 1
-            raise DocumentError("yaml-too-complex", f"more than {MAX_DEPTH} levels deep", line)
+            raise DocumentError("yaml-too-complex", f"more than {limit}", line)
         try:
             return super().compose_node(parent, index)
         finally:

@@ -126,7 +126,7 @@ class ResourcePerInstance(Model):
     cpu: Integer
     memory_mb: Integer = Field(alias="memoryMB")
     gpu: Integer
-    ports: Annotated[dict[Label, Integer] | None, NotNull, NotEmpty] = None
+    ports: Annotated[dict[Label, Integer], NotEmpty] | None = None
 
 
 class TaskRole(Model):

@@ -72,7 +72,9 @@ def render(text: str, context: Mapping[str, object]) -> str:
         if match["kind"]:
             return ""  # the server keeps only text and plain names of mustache's language
         value = lookup(match["name"], context)
-        return f"<% {match['name']} %>" if value is MISSING else to_text(value)
+        # The server has by then rewritten x[0] as x.0, and that is what it leaves.
+        name = _INDEX.sub(r".\1", match["name"])
+        return f"<% {name} %>" if value is MISSING else to_text(value)
 
     return _TAG.sub(replace, text).strip()
 

@@ -121,7 +121,7 @@ def task_retry(view: JobView) -> Iterator[Problem]:
 def no_retry(view: JobView) -> Iterator[Problem]:
     """Ports are not reserved on the cluster and tasks start at different times, so a job of
     several tasks fails now and then through no fault of its own."""
-    if view.tasks > 1 and view.document.get("jobRetryCount") in (None, 0):
+    if view.tasks > 1 and view.mapping().get("jobRetryCount", 0) == 0:
         yield Problem(("jobRetryCount",), f"{view.tasks} tasks and no retry")
 
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
 from ggs.pai.document import Document, Path, format_path
+from ggs.pai.job import Job, locate
 
 Severity = Literal["error", "warning"]
 # `openpai` is OpenPAI 1.8.1, `ltp` its successor; a file for `both` must suit either.
@@ -100,6 +105,18 @@ class JobView:
         self.extras = self.mapping("extras")
         self.prerequisites = self.items("prerequisites")
         self.deployments = self.items("deployments")
+
+    @cached_property
+    def refusals(self) -> list[tuple[Path, ErrorDetails]]:
+        """All complaints of the typed model with their places; of several at one place the first."""
+        try:
+            Job.model_validate(self.document.value)
+        except ValidationError as error:
+            found: dict[Path, ErrorDetails] = {}
+            for details in error.errors(include_url=False):
+                found.setdefault(locate(details, self.document)[0], details)
+            return list(found.items())
+        return []
 
     def mapping(self, *path: str | int) -> dict[str, object]:
         """The mapping at `path`, or an empty one."""

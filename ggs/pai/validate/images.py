@@ -101,6 +101,21 @@ def image_docker_hub(view: JobView) -> Iterator[Problem]:
 
 
 @rule(
+    "image-auth-type",
+    "error",
+    consequence="the server answers 500: its template engine renders text only",
+    fix="put the value between quotes",
+)
+def auth_type(view: JobView) -> Iterator[Problem]:
+    """The server renders every value of auth, also of keys that its schema does not know."""
+    for path, _ in view.prerequisites:
+        for key, value in view.mapping(*path, "auth").items():
+            known = key in ("username", "password", "registryuri")  # these the schema checks
+            if not known and not isinstance(value, str):
+                yield Problem((*path, "auth", key), f"{key} is not text")
+
+
+@rule(
     "image-auth-plain",
     "warning",
     consequence="everybody who may see the job's configuration can read the password",

@@ -53,9 +53,9 @@ def failure_policy(view: JobView) -> Iterator[Problem]:
 )
 def plugin_role(view: JobView) -> Iterator[Problem]:
     """taskroles limits a plugin to some roles."""
-    for path, item in view.plugins():
+    for path, _ in view.plugins():
         for index, role in enumerate(view.sequence(*path, "taskroles")):
-            if role not in view.roles and item:
+            if isinstance(role, str) and role not in view.roles:
                 yield Problem((*path, "taskroles", index), f"there is no role {role!r}")
 
 

@@ -143,3 +143,17 @@ def infiniband(view: JobView) -> Iterator[Problem]:
         value = view.document.get(*path)
         if value is not None and not isinstance(value, bool):
             yield Problem(path, "infiniband is not true or false")
+
+
+@rule(
+    "portal-ports-null",
+    "warning",
+    consequence=_REFUSED,
+    fix="remove the key, or write a label: ports: {sync: 1}",
+)
+def ports_null(view: JobView) -> Iterator[Problem]:
+    """ports without a value is the same as no ports for the server; the portal wants a mapping."""
+    for role in view.roles:
+        path = ("taskRoles", role, "resourcePerInstance", "ports")
+        if "ports" in view.mapping(*path[:-1]) and view.document.get(*path) is None:
+            yield Problem(path, "ports has no value")

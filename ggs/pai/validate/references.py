@@ -114,7 +114,7 @@ def unused_image(view: JobView) -> Iterator[Problem]:
     """An image that no role names is never pulled."""
     used = Counter(view.text("taskRoles", role, "dockerImage") for role in view.roles)
     for path, kind, name in _named(view):
-        if kind == "dockerimage" and not used[name]:
+        if view.roles and kind == "dockerimage" and not used[name]:
             yield Problem(path, f"no role uses the image {name!r}")
 
 

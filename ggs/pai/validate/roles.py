@@ -32,7 +32,10 @@ def role_name(view: JobView) -> Iterator[Problem]:
     runtime then looks the role up under the new name. The rule in effect is [a-z0-9]{1,63}."""
     for role in view.roles:
         if _SCHEMA_NAME.fullmatch(role) and not _NAME.fullmatch(role):
-            yield Problem(("taskRoles", role), f"the role name {role!r} is changed on the way")
+            message = f"the role name {role!r} becomes {_effective(role)!r} on the way"
+            yield Problem(
+                ("taskRoles", role), message if len(role) <= 63 else f"{len(role)} letters"
+            )
 
 
 @rule(
@@ -218,7 +221,7 @@ def port_count(view: JobView) -> Iterator[Problem]:
         for label, count in ports.items():
             if isinstance(count, int) and count < 1:
                 path = ("taskRoles", role, "resourcePerInstance", "ports", label)
-                yield Problem(path, f"{count} ports")
+                yield Problem(path, f"{label} gets {count} ports")
 
 
 @rule(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from ggs.pai import protocol
 from ggs.pai.document import Path, to_text
-from ggs.pai.job import Job, locate
+from ggs.pai.job import Job
 from ggs.pai.validate.finding import JobView, Problem, rule
 
 _REFUSED = "the server answers 400 InvalidProtocolError and stores nothing"
@@ -72,22 +72,11 @@ def _complaints(view: JobView, *wanted: str) -> Iterator[tuple[Path, ErrorDetail
 
     `extras` is not part of the server's schema and has its own rules.
     """
-    for path, error in _errors(view):
-        if path[:1] != ("extras",) and _KINDS.get(error["type"], "type") in wanted:
+    for path, error in view.refusals:
+        if (path[:1] != ("extras",) or len(path) == 1) and _KINDS.get(
+            error["type"], "type"
+        ) in wanted:
             yield path, error
-
-
-def _errors(view: JobView) -> Iterator[tuple[Path, ErrorDetails]]:
-    """All complaints of the model with their places; of several at one place the first."""
-    try:
-        Job.model_validate(view.document.value)
-    except ValidationError as error:
-        seen: set[Path] = set()
-        for details in error.errors(include_url=False):
-            path, _ = locate(details, view.document)
-            if path not in seen:
-                seen.add(path)
-                yield path, details
 
 
 def _spelled(value: object) -> str:
@@ -206,7 +195,10 @@ def wrong_type(view: JobView) -> Iterator[Problem]:
     for path, error in _complaints(view, "type"):
         if path:
             message = f"{_spelled(view.document.get(*path))} has the wrong type"
-            yield Problem(path, message, _advice(error))
+            # The schema forgets to say that these are mappings, and the code behind it assumes it.
+            forgotten = path[-1] in ("taskRoles", "ports") and path[-2:-1] != ("taskRoles",)
+            consequence = "the server answers 500, or stores a job that never runs"
+            yield Problem(path, message, _advice(error), consequence if forgotten else "")
         else:
             yield Problem(path, "the file is not a mapping of keys to values")
 
@@ -235,7 +227,7 @@ def job_type_value(view: JobView) -> Iterator[Problem]:
     """LTP's jobType is training, inference or others."""
     found = view.document.get("jobType")
     if found is not None and found not in ("training", "inference", "others"):
-        yield Problem(("jobType",), f"jobType {_spelled(found)} does not exist")
+        yield Problem(("jobType",), f"{_spelled(found)} is no jobType")
 
 
 @rule(
@@ -249,11 +241,12 @@ def extras_type(view: JobView) -> Iterator[Problem]:
     """storages is a list of mappings with a name, com.microsoft.pai.runtimeplugin a list of
     mappings with plugin and a mapping of parameters; hivedScheduler is a mapping that HiveD
     clusters check (400)."""
-    for path, error in _errors(view):
-        if path[:1] != ("extras",) or path[-1:] == ("jobPriorityClass",):
+    for path, error in view.refusals:
+        if path[:1] != ("extras",) or path[-1] in ("extras", "jobPriorityClass"):
             continue
-        if error["type"] == "missing":
-            yield Problem(path, f"{path[-1]} is missing", "add the key")
+        if error["type"] in ("missing", "too_short"):
+            state = "missing" if error["type"] == "missing" else "empty"
+            yield Problem(path, f"{path[-1]} is {state}", "add it, or remove what it belongs to")
         else:
             message = f"{_spelled(view.document.get(*path))} cannot stand here"
             yield Problem(path, message, _advice(error))

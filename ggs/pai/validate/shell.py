@@ -27,7 +27,7 @@ ALWAYS_SET = frozenset(
     )
 )
 
-_REFERENCE = re.compile(r"<%[\s\S]*?%>")
+_REFERENCE = re.compile(r"<%[\s\S]*?(?:%>|\Z)")
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 # `${X:-…}`, `${X-…}`, `${X+…}`, `${X:=…}` and `${X?…}` say what happens without a value.
 _USE = re.compile(rf"\$(?:(?P<plain>{_NAME})|\{{[#!]?(?P<braced>{_NAME})(?P<rest>[^}}]*)\}})")
