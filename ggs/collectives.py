@@ -66,7 +66,7 @@ class Collectives:
         self.count((self.size - 1) * message.nbytes, (self.size - 1) * message.nbytes)
         travelling = message.to(self.device_for(message.device))
         gathered = travelling.new_empty(self.size * message.numel())
-        work = dist.all_gather_into_tensor(gathered, travelling, group=self.group, async_op=True)
+        work = _gather(gathered, travelling, group=self.group, async_op=True)
         return Gathering(gathered.view(self.size, message.numel()), message.device, work)
 
     def all_to_all(
