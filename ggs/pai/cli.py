@@ -40,8 +40,3 @@ def main() -> None:
     except GGSError as error:
         console.fail(str(error))
         sys.exit(exit_code(error))
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:  # `pai job logs … | head`
-        sys.stderr.close()
-        sys.exit(141)
