@@ -1,0 +1,41 @@
+# make run    set everything up and train LeNet-5 on real MNIST images at 99.9 % sparsity
+# make test   set everything up and run the tests
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+RUN_DIR ?= runs/quickstart
+IMAGE ?= ggs:latest
+IMAGE_ARGS ?=
+
+.PHONY: setup run test lint format image clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("GGS needs Python 3.10 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+run: setup
+	$(BIN)/python entrypoint.py --config examples/quickstart.yaml --run-dir $(RUN_DIR) --overwrite
+
+test: setup
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+image:
+	docker build -f docker/Dockerfile -t $(IMAGE) $(IMAGE_ARGS) .
+
+clean:
+	rm -rf $(VENV) runs build dist *.egg-info
