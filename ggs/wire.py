@@ -75,7 +75,11 @@ def _header(place: Layout) -> bytes:
 
 
 def _codec(device: torch.device) -> ModuleType:
-    return wire_torch
+    if device.type != "cpu":
+        return wire_torch
+    from ggs import wire_cpu  # numba takes half a second to import
+
+    return wire_cpu
 
 
 def encode(
@@ -97,16 +101,16 @@ def encode(
 
     Returns:
         The buffer, and what the receiver will decode: (k,) float32 (float64 for fp64). The caller
-        keeps `values - sent`; that difference is exact in float64 for float32 values.
+        keeps `values - sent`, which float64 holds exactly for float32 values that are no more than
+            2^29 times smaller or larger than what was sent for them.
     """
     place = layout(numel, indices.numel(), values_format)
     buffer = values.new_empty(place.size, dtype=torch.uint8) if out is None else out
     assert buffer.numel() == place.size
     assert buffer.data_ptr() % 8 == 0
     codec = _codec(buffer.device)
-    buffer[HEADER_BYTES:].zero_()
-    buffer[:CHECKSUM_AT] = torch.frombuffer(bytearray(_header(place)), dtype=torch.uint8)
-    sent: Tensor = codec.write_values(buffer, place, values)
+    codec.begin(buffer, _header(place))
+    sent: Tensor = codec.write_values(buffer, place, values.detach())
     codec.write_indices(buffer, place, indices)
     buffer[CHECKSUM_AT:HEADER_BYTES] = codec.checksum(buffer).view(torch.uint8)
     return buffer, sent

@@ -39,6 +39,12 @@ def _padding_is_zero(packed: Tensor, length: int) -> bool:
     return bool(int(tail[0]) >> rest == 0 and not tail[1:].any())
 
 
+def begin(buffer: Tensor, header: bytes) -> None:
+    """Writes the `header` without its checksum, and zeros after it."""
+    buffer[HEADER_BYTES:].zero_()
+    buffer[:CHECKSUM_AT] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
+
+
 def write_indices(buffer: Tensor, place: Layout, indices: Tensor) -> None:
     """Codes ascending int64 `indices` (k,) into the low and high sections of `buffer`."""
     if not place.high_bits:
