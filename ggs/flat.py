@@ -101,6 +101,13 @@ class FlatParameters:
         self.chunks.append(Chunk(start, offset, weights, tuple(slots), delta))
         self.numel = offset
 
+    def segments(self, per_tensor: bool) -> list[tuple[int, int]]:
+        """(offset from dense_numel, elements without padding) of the parts that a selection is made from."""
+        if not per_tensor:
+            return [(0, self.numel - self.dense_numel)]
+        sparse = [slot for slot in self.slots if slot.offset >= self.dense_numel]
+        return [(slot.offset - self.dense_numel, slot.numel) for slot in sparse]
+
     def check_in_place(self) -> None:
         """Raise UnsupportedError if a parameter's storage was replaced since construction."""
         if [parameter.data_ptr() for parameter in self._parameters] == self._addresses:

@@ -10,7 +10,6 @@ correction and BN-LG; everything it leaves open is our choice and said so in doc
 4. every worker adds the mean of what all sent to its weights.
 """
 
-from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 import torch
@@ -20,10 +19,9 @@ from ggs.batchnorm import BatchNormMode
 from ggs.capture import UpdateCapture, weight_decay_applied
 from ggs.collectives import ProcessGroup
 from ggs.errors import CheckpointError, ConfigurationError, NonFiniteError
-from ggs.exchange import AllGather, Contribution
+from ggs.exchange import AllGather, Task
 from ggs.flat import FlatParameters
 from ggs.schedule import DensitySchedule, check_density, exponential_warmup, selected_count
-from ggs.select import Selector
 from ggs.wire_layout import check_format
 from ggs.wrapper import DistributedOptimizer
 
@@ -100,9 +98,10 @@ class GGS(DistributedOptimizer):
         self._capture = UpdateCapture(optimizer, self._flat, self.residual)
         self._dense = self.residual[: self._flat.dense_numel]
         self._sparse = self.residual[self._flat.dense_numel :]
-        self._scope = scope
-        self._selector = Selector(len(self._sparse))
-        self._exchange = AllGather(self.collectives, len(self._sparse), values)
+        self._segments = self._flat.segments(per_tensor=scope == "tensor")
+        offsets = (*(start for start, _ in self._segments), len(self._sparse))
+        task = Task(self._sparse, offsets, values, self._check_finite)
+        self._exchange = AllGather(self.collectives, task)
 
     def density_at(self, step: int) -> float:
         """The share of elements that step ``step`` (0, 1, …) sends."""
@@ -114,21 +113,20 @@ class GGS(DistributedOptimizer):
         known = {p: has for (_, p), has in zip(self.shared, has_gradient, strict=True)}
         with weight_decay_applied(self.inner, self.param_groups, known):
             self._capture.step()
-        indices, values = self._select(self.density_at(self.statistics.step))
-        self._check_finite(indices, values)
-        sent, contributions = self._exchange(indices, values, self._dense)
-        self._sparse[indices] = values - sent
-        self._apply(contributions)
-        self._dense.zero_()
-        return len(values) + len(self._dense)
+        density = self.density_at(self.statistics.step)
+        counts = [selected_count(numel, density) for _, numel in self._segments]
+        self._add_dense()
+        for update in self._exchange.run(counts, self.statistics.step):
+            part = [(update.indices, update.values)]
+            self._flat.add_(part, self._flat.dense_numel, 1.0 / self._exchange.sources)
+        return self._exchange.selected + len(self._dense)
 
-    def _select(self, density: float) -> tuple[Tensor, Tensor]:
-        if self._scope == "global":
-            return self._selector.select_(self._sparse, selected_count(len(self._sparse), density))
-        slots = [slot for slot in self._flat.slots if slot.offset >= self._flat.dense_numel]
-        offsets = [slot.offset - self._flat.dense_numel for slot in slots] + [len(self._sparse)]
-        counts = [selected_count(slot.numel, density) for slot in slots]
-        return self._selector.select_segments_(self._sparse, offsets, counts)
+    def _add_dense(self) -> None:
+        """weights += mean over the workers of the elements that always travel."""
+        if len(self._dense):
+            total = self.collectives.all_reduce_sum_(self._dense)
+            self._flat.add_([(None, total)], 0, 1.0 / self.collectives.size)
+            self._dense.zero_()
 
     def _check_finite(self, indices: Tensor, values: Tensor) -> None:
         """Raise NonFiniteError if the update is not finite though the gradients were.
@@ -144,13 +142,6 @@ class GGS(DistributedOptimizer):
                 f"{self.statistics.step} though all gradients are finite: in float16 raise eps "
                 "(Adam's 1e-8 is 0 there) or keep the weights in float32, else lower the learning rate"
             )
-
-    def _apply(self, contributions: Iterable[Contribution]) -> None:
-        """weights += mean over the workers of what they sent."""
-        scale = 1.0 / self.collectives.size
-        for part in contributions:
-            self._flat.add_([(None, part.dense)], 0, scale)
-            self._flat.add_([(part.indices, part.values)], self._flat.dense_numel, scale)
 
     def _own_state(self) -> dict[str, Any]:
         residual = {slot.name: slot.view(self.residual) for slot in self._flat.slots}

@@ -1,0 +1,76 @@
+"""What all exchanges have in common."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ggs.collectives import Collectives
+
+Check = Callable[[Tensor, Tensor], None]
+"""Called with every (indices, values) selected, before they are sent; raises if they must not be."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """Part of a step's update: ``indices`` (k,) int64 ascending, or None for all, and ``values`` (k,)."""
+
+    indices: Tensor | None
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is exchanged: the sparse part of one worker's residual.
+
+    Attributes:
+        residual: (n,) contiguous. What is sent leaves it.
+        offsets: borders of the segments from which the same share is selected: (0, n) for the whole
+            model, those of the tensors for selection per tensor.
+        values_format: how values are coded, see ``ggs.wire``.
+        check: see ``Check``; indices count from the start of ``residual``.
+    """
+
+    residual: Tensor
+    offsets: tuple[int, ...]
+    values_format: str
+    check: Check
+
+    @property
+    def numel(self) -> int:
+        """n, the size of the index space."""
+        return len(self.residual)
+
+
+class Exchange(ABC):
+    """One way in which the workers' selected elements reach each other.
+
+    Attributes:
+        sources: over how many residuals the mean is taken: one per worker, or per node where the
+            workers of a node share theirs.
+        node: the workers of this node, whose gradients must be averaged first; None for no averaging.
+        selected: elements that this worker sent in the last step.
+        state: what a resumed run needs beside the residual to go on bit for bit; for a checkpoint.
+    """
+
+    def __init__(self, collectives: Collectives, task: Task) -> None:
+        self.collectives = collectives
+        self.task = task
+        self.sources = collectives.size
+        self.node: Collectives | None = None
+        self.selected = 0
+        self.state: dict[str, Any] = {}
+
+    @abstractmethod
+    def run(self, counts: Sequence[int], step: int) -> Iterator[Update]:
+        """Select, exchange, and take what was sent out of the residual; a collective.
+
+        Args:
+            counts: how many elements to select from each of the task's segments.
+            step: 0, 1, ...; some exchanges rearrange themselves now and then.
+
+        Yields updates, on every rank the same bits in the same order; their sum over ``sources`` is
+        what to add to the weights. The exchange is over when all are consumed.
+        """
