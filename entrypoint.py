@@ -12,20 +12,18 @@ from collections.abc import Sequence
 
 from ggs.pai import script
 from ggs.pai.launch import guard, start
-from ggs.pai.placement import LaunchOptions
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read the command line, read OpenPAI's variables, start the workers. Returns the exit code."""
+    """Read the command line and OpenPAI's variables, start the workers. Returns the exit code."""
     own = script.split(argv)
     if own is not None:
         options, path, arguments = own
         return start(options, script.run, (path, arguments))
 
-    from ggs.train import config, worker
+    from ggs.train.start import start as train
 
-    settings = config.parse(argv)
-    return start(LaunchOptions(workers=settings.workers), worker.main, (settings,))
+    return train(argv, prog="entrypoint.py")
 
 
 if __name__ == "__main__":
