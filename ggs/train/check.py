@@ -1,9 +1,12 @@
 """Everything about a configuration that can be found wrong before a worker starts."""
 
+import os
+
 import torch
 
 from ggs.errors import ConfigurationError
 from ggs.train import data, models, runs
+from ggs.train.checkpoint import find
 from ggs.train.config import TrainConfig
 from ggs.train.data import DataSpec
 from ggs.train.optimizers import build_optimizer
@@ -16,11 +19,27 @@ def check(config: TrainConfig) -> None:
     ConfigurationError or UnsupportedError with one line.
     """
     check_devices(config)
-    if config.run_dir is not None:
-        runs.check_free(config.run_dir, config)
+    check_checkpoints(config)
     spec = data.spec(config)
     check_batch(config, spec.train_images, config.workers or 1)
     build_optimizer(config, _parameters_without_storage(config, spec))
+
+
+def check_checkpoints(config: TrainConfig) -> None:
+    """Check run_dir, checkpoint_dir and resume. Raises ConfigurationError and CheckpointError."""
+    found = find.candidates(config)
+    if config.run_dir is not None and not found.paths:
+        runs.check_free(config.run_dir, config)
+    directory = config.checkpoint_dir
+    if directory is None:
+        return
+    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise ConfigurationError(f"checkpoint_dir: {there} is a file; give a folder")
+    if not os.access(there, os.W_OK):
+        raise ConfigurationError(
+            f"checkpoint_dir: {there} may not be written to; give another folder"
+        )
 
 
 def check_devices(config: TrainConfig) -> None:

@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
 from ggs.train import arguments
-from ggs.train.duration import Duration, DurationField
+from ggs.train.duration import Duration, DurationField, IntervalField
 
 _MODEL: JsonDict = {"group": "model and data"}
 _TRAINING: JsonDict = {"group": "training"}
 _SPARSE: JsonDict = {"group": "gradient sparsification"}
 _OUTPUT: JsonDict = {"group": "evaluation and output"}
+_CHECKPOINTS: JsonDict = {"group": "checkpoints"}
 _LAUNCH: JsonDict = {"group": "launch"}
 
 DataName = Literal["mnist5k", "mnist", "fashion-mnist", "cifar10", "cifar100", "imagefolder"]
@@ -246,6 +247,40 @@ class TrainConfig(BaseModel):
         False, description="replace a finished run in run_dir", json_schema_extra=_OUTPUT
     )
 
+    checkpoint_dir: Path | None = Field(
+        None,
+        description="folder for checkpoints, on a storage that outlives the job and that all tasks share; "
+        "unset: no checkpoints",
+        json_schema_extra=_CHECKPOINTS,
+    )
+    checkpoint_every: IntervalField | None = Field(
+        None,
+        description="time between two checkpoints, e.g. '500 steps', '1 epoch' or '10 minutes'; "
+        "unset: 10 minutes",
+        json_schema_extra=_extra(_CHECKPOINTS, "INTERVAL"),
+    )
+    keep_checkpoints: int = Field(
+        3, ge=1, description="newest checkpoints that are kept", json_schema_extra=_CHECKPOINTS
+    )
+    resume: str = Field(
+        "auto",
+        min_length=1,
+        description="auto: go on from the newest checkpoint in checkpoint_dir that all workers can read; "
+        "never: start over; or another run's checkpoint to start from where checkpoint_dir has none",
+        json_schema_extra=_extra(_CHECKPOINTS, "auto|never|PATH"),
+    )
+    checkpoint_timeout: float = Field(
+        600,
+        gt=0,
+        description="seconds after which a checkpoint that is still being written has failed",
+        json_schema_extra=_extra(_CHECKPOINTS, "SECONDS"),
+    )
+    check_replicas_every: DurationField = Field(
+        Duration(100, "steps"),
+        description="time between two comparisons of the workers' weights; 0: never",
+        json_schema_extra=_extra(_CHECKPOINTS, "DURATION"),
+    )
+
     workers: int | None = Field(
         None,
         ge=1,
@@ -293,6 +328,12 @@ class TrainConfig(BaseModel):
         description="seconds that a worker waits for the others in a step before it gives up",
         json_schema_extra=_extra(_LAUNCH, "SECONDS"),
     )
+
+    @model_validator(mode="after")
+    def _has_a_place_for_checkpoints(self) -> "TrainConfig":
+        if self.checkpoint_every is not None and self.checkpoint_dir is None:
+            raise ValueError("checkpoint_every: give a --checkpoint-dir to write checkpoints to")
+        return self
 
 
 def parse(argv: Sequence[str], prog: str = "ggs train") -> TrainConfig:

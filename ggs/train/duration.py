@@ -1,4 +1,4 @@
-"""Lengths of time in training, always with their unit: ``2 epochs``, ``500 steps``."""
+"""Lengths of time in training, always with their unit: ``2 epochs``, ``500 steps``, ``10 minutes``."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer
 
-_PATTERN = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(epochs?|steps?)")
+_PATTERN = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(epoch|step|second|minute|hour)s?")
+_SECONDS = {"seconds": 1, "minutes": 60, "hours": 3600}
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,34 @@ class Duration:
     def __str__(self) -> str:
         if self.amount == 0:
             return "0"
-        return f"{self.amount:g} {self.unit if self.amount != 1 else self.unit[:-1]}"
+        return f"{self.amount:.12g} {self.unit if self.amount != 1 else self.unit[:-1]}"
+
+
+@dataclass(frozen=True)
+class Interval(Duration):
+    """A Duration that may also be wall time, in seconds, minutes or hours."""
+
+    @property
+    def seconds(self) -> float | None:
+        """The length in seconds of wall time; None where it is in steps or epochs."""
+        return self.amount * _SECONDS[self.unit] if self.unit in _SECONDS else None
 
 
 def _read(value: Any) -> Duration:
+    found = _parse(value, "'1 epoch' or '500 steps', or 0")
+    if found.unit in _SECONDS:
+        raise ValueError(f"{str(found)!r} is not allowed; give epochs or steps")
+    return found
+
+
+def _read_interval(value: Any) -> Interval:
+    found = _parse(value, "'500 steps' or '10 minutes'")
+    if found.amount == 0:
+        raise ValueError("0 is not allowed; give more than that")
+    return Interval(found.amount, found.unit)
+
+
+def _parse(value: Any, examples: str) -> Duration:
     if isinstance(value, Duration):
         return value
     text = str(value).strip().lower()
@@ -39,10 +64,9 @@ def _read(value: Any) -> Duration:
     if not match or len(text) > 30:
         shown = text if len(text) <= 30 else text[:27] + "..."
         raise ValueError(
-            f"{shown!r} is not allowed; give a number and its unit, such as '1 epoch' or "
-            "'500 steps', or 0"
+            f"{shown!r} is not allowed; give a number and its unit, such as {examples}"
         )
-    unit = match[2].rstrip("s") + "s"
+    unit = match[2] + "s"
     amount = float(match[1])
     if unit == "steps" and amount != int(amount):
         raise ValueError(f"{text!r} is not allowed; give a whole number of steps")
@@ -50,3 +74,6 @@ def _read(value: Any) -> Duration:
 
 
 DurationField = Annotated[Duration, BeforeValidator(_read), PlainSerializer(str, return_type=str)]
+IntervalField = Annotated[
+    Interval, BeforeValidator(_read_interval), PlainSerializer(str, return_type=str)
+]

@@ -102,12 +102,13 @@ class Reporter:
 def _traffic(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     if summary["world_size"] == 1:
         return [("sent", "nothing: one worker has nobody to send to")]
+    warmed_up = summary["density_warmup_steps"] and summary["settled_steps"]
+    when = " after the density warm-up" if warmed_up else ""
     rows = [
         (
             "sent",
-            f"{size(summary['bytes_sent_per_step'])} per worker and step"
-            + (" after the density warm-up" if summary["density_warmup_steps"] else "")
-            + f" (density {summary['density']:.4%})",
+            f"{size(summary['bytes_sent_per_step'])} per worker and step{when} "
+            f"(density {summary['density']:.4%})",
         ),
         (
             "dense",
@@ -115,7 +116,7 @@ def _traffic(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"{summary['compression_ratio']:,.1f} times as much",
         ),
     ]
-    if summary["density_warmup_steps"]:
+    if warmed_up:
         rows.append(
             (
                 "whole run",

@@ -8,15 +8,17 @@ folder.
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
 
-from ggs.errors import ConfigurationError
+from ggs.errors import CheckpointError, ConfigurationError
 from ggs.train.arguments import load_yaml
 from ggs.train.config import TrainConfig
 
@@ -27,26 +29,52 @@ CONFIG, METRICS, SUMMARY, WEIGHTS = (
     "model.safetensors",
 )
 
-_FREE_TO_CHANGE = {"run_dir", "overwrite", "download", "rendezvous_timeout", "collective_timeout"}
+_FREE_TO_CHANGE = {
+    "run_dir",
+    "overwrite",
+    "download",
+    "rendezvous_timeout",
+    "collective_timeout",
+    "checkpoint_dir",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "checkpoint_timeout",
+    "resume",
+    "check_replicas_every",
+}
 """Settings that do not make a restarted run another one."""
 
 
 class RunFolder:
     """The folder of one run, open for writing. Only rank 0 has one."""
 
-    def __init__(self, config: TrainConfig) -> None:
-        """Create the folder and write ``config.yaml``. Raises ConfigurationError."""
+    def __init__(
+        self, config: TrainConfig, metrics: bytes | None = None, last: str | None = None
+    ) -> None:
+        """Create the folder and write ``config.yaml``.
+
+        Args:
+            config: the run's settings.
+            metrics: the content of ``metrics.jsonl`` to go on from, where the run is resumed.
+            last: the folder that the resumed run had, taken again if ``run_dir`` is not set and the run
+                has no results yet.
+
+        Raises ConfigurationError.
+        """
         if config.run_dir is None:
-            self.path = _new_folder(config)
+            again = metrics is not None and last is not None and _is_unfinished(Path(last))
+            self.path = Path(last) if again and last is not None else _new_folder(config)
         else:
-            check_free(config.run_dir, config)
+            if metrics is None:
+                check_free(config.run_dir, config)
             self.path = config.run_dir
-        self.restarted = (self.path / CONFIG).exists()
+        self.restarted = metrics is None and (self.path / CONFIG).exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / SUMMARY).unlink(missing_ok=True)
             _write(self.path / CONFIG, dump(config))
-            self._metrics = (self.path / METRICS).open("w", encoding="utf-8")
+            self._metrics = (self.path / METRICS).open("wb")
+            self._metrics.write(metrics or b"")
         except OSError as error:
             raise ConfigurationError(
                 f"run_dir: cannot write to {self.path}: {error.strerror}"
@@ -54,13 +82,23 @@ class RunFolder:
 
     def log(self, kind: str, row: Mapping[str, Any]) -> None:
         """Append one line to ``metrics.jsonl``; NaN and infinity, which JSON lacks, become null."""
-        self._metrics.write(_json({"kind": kind, **row}) + "\n")
-        self._metrics.flush()
+        with self._writing():
+            self._metrics.write((_json({"kind": kind, **row}) + "\n").encode())
+            self._metrics.flush()
+
+    def metrics_so_far(self) -> tuple[Path, int]:
+        """The path of ``metrics.jsonl`` and its size in bytes."""
+        return self.path / METRICS, self._metrics.tell()
+
+    def close(self) -> None:
+        """Close ``metrics.jsonl``; harmless when it is closed already."""
+        self._metrics.close()
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``, which marks the run as finished."""
-        self._metrics.close()
-        _write(self.path / SUMMARY, _json(summary, indent=2) + "\n")
+        self.close()
+        with self._writing():
+            _write(self.path / SUMMARY, _json(summary, indent=2) + "\n")
 
     def save_weights(self, model: nn.Module) -> None:
         """Write ``model.safetensors``; ``model.load_state_dict(safetensors.torch.load_file(path))``."""
@@ -70,8 +108,20 @@ class RunFolder:
             for name, tensor in model.state_dict().items()
         }
         temporary = self.path / (WEIGHTS + ".part")
-        save_file(state, str(temporary))
-        os.replace(temporary, self.path / WEIGHTS)
+        with self._writing():
+            save_file(state, str(temporary))
+            os.replace(temporary, self.path / WEIGHTS)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Raise CheckpointError, which a retry may cure, where the folder cannot be written to."""
+        try:
+            yield
+        except (OSError, SafetensorError) as error:
+            reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
+            raise CheckpointError(
+                f"cannot write to the run's folder {self.path}: {reason}"
+            ) from None
 
 
 def check_free(path: Path, config: TrainConfig) -> None:
@@ -91,6 +141,10 @@ def check_free(path: Path, config: TrainConfig) -> None:
                 f"run_dir: {path} holds an unfinished run with {name} {there.get(name)}, here it is "
                 f"{here[name]}; give another --run-dir, or --overwrite to replace it"
             )
+
+
+def _is_unfinished(path: Path) -> bool:
+    return (path / CONFIG).exists() and not (path / SUMMARY).exists()
 
 
 def dump(config: TrainConfig) -> str:

@@ -3,12 +3,14 @@
 import itertools
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ggs.collectives import Collectives
+from ggs.replicas import check_replicas
 from ggs.scaler import GradScaler
 from ggs.train.config import TrainConfig
 from ggs.train.data import ImageSet
@@ -19,6 +21,9 @@ from ggs.train.progress import Reporter
 from ggs.train.runs import RunFolder
 from ggs.train.seeds import epoch_order
 from ggs.wrapper import DistributedOptimizer
+
+if TYPE_CHECKING:
+    from ggs.train.checkpoint.checkpointer import Checkpointer
 
 CALIBRATION_BATCHES = 50
 """Training batches per worker with which ``batchnorm: recalibrate`` measures statistics anew."""
@@ -41,6 +46,8 @@ class LoopState:
     """The same without evaluations."""
     bytes_sent: int = 0
     """Bytes this worker has sent in all steps."""
+    elements: int = 0
+    """Elements this worker has sent in all steps."""
     settled_steps: int = 0
     """Steps after the density warm-up, skipped ones not counted."""
     settled_bytes: int = 0
@@ -57,6 +64,7 @@ class Plan:
     steps_per_epoch: int
     density_warmup: int
     evaluate_every: int
+    check_replicas_every: int
 
     @property
     def epochs(self) -> int:
@@ -72,6 +80,7 @@ class Plan:
             per_epoch,
             0 if config.method == "dense" else config.density_warmup.steps(per_epoch),
             config.evaluate_every.steps(per_epoch),
+            config.check_replicas_every.steps(per_epoch),
         )
 
 
@@ -87,14 +96,16 @@ class Trainer:
         images: tuple[ImageSet, ImageSet],
         collectives: Collectives,
         device: torch.device,
-        folder: RunFolder | None,
-        reporter: Reporter | None,
     ) -> None:
-        """``folder`` and ``reporter`` are rank 0's; the other workers have neither."""
         self.config, self.plan, self.state = config, plan, LoopState()
         self.model, self.optimizer, self.device = model, optimizer, device
         self.train_images, self.test_images = images
-        self.collectives, self.folder, self.reporter = collectives, folder, reporter
+        self.collectives = collectives
+        self.folder: RunFolder | None = None
+        """Where results go: rank 0's, the other workers have none."""
+        self.reporter: Reporter | None = None
+        """The same for what a person sees."""
+        self.checkpointer: Checkpointer | None = None
         self.scheduler = scheduler(config, optimizer, plan.steps, plan.steps_per_epoch)
         self.scaler = GradScaler(device.type, enabled=config.precision == "fp16")
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
@@ -119,9 +130,16 @@ class Trainer:
                 ):
                     self.evaluate()
                 started = time.perf_counter()
-            if state.epoch_step == plan.steps_per_epoch:
-                state.epoch += 1
-                state.epoch_step = 0
+                if plan.check_replicas_every and state.step % plan.check_replicas_every == 0:
+                    check_replicas(self.optimizer.shared, self.collectives, state.step)
+                if self.checkpointer:
+                    self.checkpointer.after_step()
+            self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        if self.state.epoch_step == self.plan.steps_per_epoch:
+            self.state.epoch += 1
+            self.state.epoch_step = 0
 
     def evaluate(self) -> dict[str, float]:
         """Top-1 (percent) and loss on the test images, recorded and shown; a collective."""
@@ -143,6 +161,29 @@ class Trainer:
         if self.reporter:
             self.reporter.evaluation(state.step, result["top1"], result["loss"])
         return result
+
+    def state_dict(self) -> dict[str, Any]:
+        """This worker's counters, and the states of optimizer, schedule and scaler."""
+        return {
+            "loop": asdict(self.state),
+            "loss_sum": self._loss_sum,
+            "logged": list(self._logged),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.scheduler.state_dict(),
+            "scaler": self.scaler.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what ``state_dict`` gave on the same rank."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scheduler.load_state_dict(state["scheduler"])
+        if self.scaler.is_enabled():
+            self.scaler.load_state_dict(state["scaler"])
+        self._loss_sum.copy_(state["loss_sum"])
+        step, seconds = state["logged"]
+        self._logged = (step, seconds)
+        self.state = LoopState(**state["loop"])
+        self._end_epoch()
 
     def calibration(self) -> Iterator[Tensor] | None:
         """This worker's batches to measure batch-norm statistics with, where the mode does so."""
@@ -182,6 +223,7 @@ class Trainer:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        self._lr = self.scheduler.get_last_lr()[0]
         self.scheduler.step()
         self._count()
 
@@ -190,13 +232,14 @@ class Trainer:
         state.step += 1
         state.epoch_step += 1
         state.bytes_sent += done.bytes_sent
+        state.elements += done.selected
         if not done.skipped and done.step > self.plan.density_warmup:
             state.settled_steps += 1
             state.settled_bytes += done.bytes_sent
             state.settled_elements += done.selected
 
     def _epochs(self) -> float:
-        return round(self.state.step / self.plan.steps_per_epoch, 4)
+        return round(self.state.epoch + self.state.epoch_step / self.plan.steps_per_epoch, 4)
 
     def _log(self) -> None:
         """Record the mean loss of all workers since the last line; a collective."""
@@ -214,7 +257,7 @@ class Trainer:
                 "epoch": self._epochs(),
                 "seconds": round(state.seconds, 3),
                 "loss": float(loss),
-                "lr": self.scheduler.get_last_lr()[0],
+                "lr": self._lr,
                 "density": done.density,
                 "bytes_sent": done.bytes_sent,
                 "bytes_sent_total": state.bytes_sent,

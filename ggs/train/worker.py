@@ -1,7 +1,6 @@
 """One worker process: joins the process group, trains, writes the results, leaves."""
 
 import os
-import platform
 from datetime import timedelta
 from typing import Any
 
@@ -9,16 +8,18 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ggs import __version__
 from ggs.batchnorm import batchnorm_modules
 from ggs.collectives import Collectives, ProcessGroup
 from ggs.train import data, models, seeds
 from ggs.train.check import check_batch
+from ggs.train.checkpoint.checkpointer import Checkpointer, resume
+from ggs.train.checkpoint.load import Loaded
 from ggs.train.config import TrainConfig
 from ggs.train.evaluate import evaluate_replicas
 from ggs.train.optimizers import build_optimizer, distribute
 from ggs.train.progress import Reporter
 from ggs.train.runs import RunFolder
+from ggs.train.summary import summarise
 from ggs.train.trainer import Plan, Trainer
 
 
@@ -35,7 +36,7 @@ def main(config: TrainConfig) -> None:
     if config.download and local_rank == 0:
         data.download(config)  # the others of this machine wait for us in the rendezvous below
     group = _join(config, device, local_size)
-    train(config, device, group)
+    train(config, device, group, _background_group(config))
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -50,37 +51,67 @@ def pick_device(config: TrainConfig, local_rank: int) -> torch.device:
     return device
 
 
-def train(config: TrainConfig, device: torch.device, group: ProcessGroup | None) -> dict[str, Any]:
-    """Train in an existing process group and return the summary, on rank 0 also written and printed."""
+def train(
+    config: TrainConfig,
+    device: torch.device,
+    group: ProcessGroup | None,
+    background: ProcessGroup | None = None,
+) -> dict[str, Any]:
+    """Train in an existing process group and return the summary, on rank 0 also written and printed.
+
+    ``background`` is another group of the same workers, for checkpoints.
+    """
     collectives = Collectives(group)
     spec = data.spec(config)
     channels = models.input_channels(config.model, spec.channels)
     images = data.load(config, spec, channels, device)
     check_batch(config, len(images[0]), collectives.size)
     plan = Plan.of(config, len(images[0]), collectives.size)
-    first = collectives.rank == 0
-    folder = RunFolder(config) if first else None
-    reporter = Reporter(plan.steps, plan.epochs) if first else None
+    model = _model(config, spec, channels, device)
+    torch.manual_seed(seeds.derive(config.seed, seeds.MODEL, collectives.rank))
+    optimizer = distribute(
+        config, build_optimizer(config, model.parameters()), model, plan.density_warmup, group
+    )
+    trainer = Trainer(config, plan, model, optimizer, images, collectives, device)
+    resumed = resume(trainer)
+    if collectives.rank == 0:
+        _open_results(trainer, resumed)
     try:
-        if folder and reporter and folder.restarted:
-            reporter.say(f"starting over the run in {folder.path}")
-        model = _model(config, spec, channels, device)
-        torch.manual_seed(seeds.derive(config.seed, seeds.MODEL, collectives.rank))
-        optimizer = distribute(
-            config, build_optimizer(config, model.parameters()), model, plan.density_warmup, group
-        )
-        trainer = Trainer(
-            config, plan, model, optimizer, images, collectives, device, folder, reporter
-        )
+        if config.checkpoint_dir is not None:
+            trainer.checkpointer = Checkpointer(config.checkpoint_dir, trainer, background)
         trainer.run()
+        if trainer.checkpointer:
+            trainer.checkpointer.finish()
         summary = _finish(trainer)
-        if folder and reporter:
-            folder.finish(summary)
-            reporter.summary(summary, str(folder.path))
+        if trainer.folder and trainer.reporter:
+            trainer.folder.finish(summary)
+            if trainer.checkpointer:
+                trainer.checkpointer.mark_done()
+            trainer.reporter.summary(summary, str(trainer.folder.path))
     finally:
-        if reporter:
-            reporter.close()
+        if trainer.folder and trainer.reporter:
+            trainer.folder.close()
+            trainer.reporter.close()
     return summary
+
+
+def _open_results(trainer: Trainer, resumed: Loaded | None) -> None:
+    if resumed is None:
+        trainer.folder = RunFolder(trainer.config)
+    else:
+        trainer.folder = RunFolder(trainer.config, resumed.metrics, resumed.manifest.run_dir)
+    trainer.reporter = Reporter(trainer.plan.steps, trainer.plan.epochs)
+    if trainer.folder.restarted:
+        trainer.reporter.say(f"starting over the run in {trainer.folder.path}")
+
+
+def _background_group(config: TrainConfig) -> ProcessGroup | None:
+    if config.checkpoint_dir is None or not dist.is_initialized():
+        return None
+    timeout = timedelta(seconds=config.checkpoint_timeout)
+    group = dist.new_group(backend="gloo", timeout=timeout)
+    assert isinstance(group, ProcessGroup)  # every rank is a member
+    return group
 
 
 def _join(config: TrainConfig, device: torch.device, local_size: int) -> ProcessGroup | None:
@@ -125,49 +156,8 @@ def _finish(trainer: Trainer) -> dict[str, Any]:
     with optimizer.consolidated(trainer.calibration()):
         if trainer.folder:
             trainer.folder.save_weights(trainer.model)
-    state, plan, world_size = trainer.state, trainer.plan, trainer.collectives.size
-    settled = state.settled_steps
-    images = state.step * config.batch_size * config.accumulate * world_size
-    sent = state.settled_bytes / settled if settled else state.bytes_sent / max(1, state.step)
-    dense = optimizer.dense_bytes_per_step
-    return {
-        "method": config.method,
-        "model": config.model,
-        "data": config.data,
-        "optimizer": config.optimizer,
-        **result,
-        "top1_replicas_min": min(replicas, default=None),
-        "top1_replicas_mean": sum(replicas) / len(replicas) if replicas else None,
-        "test_images": len(trainer.test_images),
-        "world_size": world_size,
-        "density": state.settled_elements / (settled * optimizer.statistics.numel)
-        if settled
-        else None,
-        "density_warmup_steps": plan.density_warmup,
-        "steps": state.step,
-        "epochs": state.step / plan.steps_per_epoch,
-        "skipped_steps": optimizer.statistics.skipped_steps,
-        "seconds": round(state.seconds, 3),
-        "samples_per_second": round(images / state.training_seconds, 1),
-        "bytes_sent_per_step": round(sent, 1),
-        "dense_bytes_per_step": dense,
-        "compression_ratio": dense / sent if sent else None,
-        "bytes_sent_total": state.bytes_sent,
-        "compression_ratio_total": dense * state.step / state.bytes_sent
-        if state.bytes_sent
-        else None,
-        "batch_size": config.batch_size * config.accumulate * world_size,
-        "seed": config.seed,
-        "parameters": sum(p.numel() for p in trainer.model.parameters()),
-        "device": _device_name(trainer.device),
-        "ggs_version": __version__,
-        "torch_version": torch.__version__,
-        "python_version": platform.python_version(),
-    }
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    seconds = trainer.checkpointer.seconds if trainer.checkpointer else 0.0
+    return summarise(trainer, result, replicas, seconds)
 
 
 def _number(name: str, default: int) -> int:

@@ -1,0 +1,1 @@
+"""Checkpoints: written in the background, resumed from on restart, on any number of workers."""

@@ -1,0 +1,191 @@
+"""What a training run does with checkpoints: go on from one, write new ones, say when it is done."""
+
+import os
+import secrets
+import sys
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from ggs import __version__
+from ggs.collectives import Collectives, ProcessGroup
+from ggs.errors import ConfigurationError
+from ggs.train.checkpoint import files, find, tree
+from ggs.train.checkpoint.agreement import first_text, gather_texts
+from ggs.train.checkpoint.due import Due
+from ggs.train.checkpoint.files import Manifest
+from ggs.train.checkpoint.load import Loaded, choose
+from ggs.train.checkpoint.restore import describe, own_state, reach, replicated, restore
+from ggs.train.checkpoint.settings import values
+from ggs.train.checkpoint.writer import Work, Writer
+from ggs.train.duration import Interval
+
+if TYPE_CHECKING:
+    from ggs.train.trainer import Trainer
+
+DEFAULT_INTERVAL = Interval(10, "minutes")
+PROBE_SECONDS = 30.0
+"""How long a file that rank 0 writes may take to be seen by the others: network storages cache folders."""
+
+
+def resume(trainer: "Trainer") -> Loaded | None:
+    """Put ``trainer`` where the newest usable checkpoint is; a collective. None: it starts at step 0.
+
+    Raises ConfigurationError for checkpoints of another run, CheckpointError where none is usable.
+    """
+    config, collectives, device = trainer.config, trainer.collectives, trainer.device
+    found = find.candidates(config) if collectives.rank == 0 else find.Candidates()
+    loaded = choose(found.paths, collectives, device, _say)
+    if found.replaced and config.checkpoint_dir is not None:
+        for path in files.checkpoints(config.checkpoint_dir):
+            files.remove(path)
+    if loaded is None:
+        return None
+    changes = restore(trainer, loaded)
+    reach(trainer)
+    if collectives.rank == 0:
+        _say(f"resuming after step {trainer.state.step:,} from {loaded.folder}")
+        if changes:
+            _say(f"ggs: warning: {changes}")
+    return loaded
+
+
+class Checkpointer:
+    """Writes the checkpoints of one run. Construct it on every worker: a collective.
+
+    Args:
+        directory: where to; created if it is not there.
+        trainer: at the step that the run starts with.
+        group: a gloo group of the same workers that nobody else uses; None without a process group.
+
+    Raises ConfigurationError where the workers cannot all write to ``directory``, or do not share it.
+    """
+
+    def __init__(self, directory: Path, trainer: "Trainer", group: ProcessGroup | None) -> None:
+        self._directory, self._trainer = directory, trainer
+        self._config, self._rank = trainer.config, trainer.collectives.rank
+        token = first_text(trainer.collectives, secrets.token_hex(4), trainer.device)
+        self._require_shared(token)
+        self._writer = Writer(
+            directory,
+            Collectives(group),
+            self._config.keep_checkpoints,
+            self._config.checkpoint_timeout,
+            token,
+            self._tell,
+        )
+        self._due = Due(
+            self._config.checkpoint_every or DEFAULT_INTERVAL,
+            trainer.plan.steps_per_epoch,
+            trainer.state.step,
+            trainer.collectives,
+            trainer.device,
+        )
+        self._last = -1
+        self._tensors: dict[str, Tensor] = {}
+        self._replicated: dict[str, Tensor] = {}
+        self.seconds = 0.0
+        """How long training has waited for checkpoints."""
+
+    def after_step(self) -> None:
+        """Call after every step: starts a checkpoint where one is due. Raises CheckpointError."""
+        self._writer.check()
+        if self._due(self._trainer.state.step):
+            self.save()
+
+    def save(self) -> None:
+        """Copy the state and start writing it; a collective. Waits for the checkpoint before it."""
+        started = time.perf_counter()
+        self._writer.wait()
+        trainer = self._trainer
+        self._last = trainer.state.step
+        text, tensors = tree.flatten(own_state(trainer))
+        self._tensors = tree.to_cpu(tensors, self._tensors)
+        if self._rank == 0:
+            self._replicated = tree.to_cpu(replicated(trainer.optimizer), self._replicated)
+        work = Work(
+            trainer.state.step,
+            self._tensors,
+            text,
+            self._replicated,
+            self._manifest() if self._rank == 0 else None,
+            trainer.folder.metrics_so_far() if trainer.folder else None,
+        )
+        self._writer.start(work)
+        self.seconds += time.perf_counter() - started
+
+    def finish(self) -> None:
+        """Have the last step in a checkpoint, and wait until it is written. Raises CheckpointError."""
+        if self._last != self._trainer.state.step:
+            self.save()
+        self._writer.wait()
+
+    def mark_done(self) -> None:
+        """Say that the run has its results; rank 0 calls it."""
+        try:
+            find.mark_done(self._directory, self._trainer.state.step)
+        except OSError as error:
+            self._tell(f"ggs: warning: cannot write to {self._directory}: {error.strerror}")
+
+    def _manifest(self) -> Manifest:
+        trainer = self._trainer
+        return Manifest(
+            ggs_version=__version__,
+            step=trainer.state.step,
+            world_size=trainer.collectives.size,
+            steps_per_epoch=trainer.plan.steps_per_epoch,
+            density_warmup=trainer.plan.density_warmup,
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            run_dir=str(trainer.folder.path) if trainer.folder else None,
+            settings=values(self._config),
+            model=describe(trainer.model),
+            files={},
+        )
+
+    def _require_shared(self, token: str) -> None:
+        """Every worker can write to the folder, and sees what rank 0 writes there."""
+        directory, collectives = self._directory, self._trainer.collectives
+        problem = ""
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            probe = directory / f".probe-{token}-{self._rank}"
+            probe.touch()
+            probe.unlink()
+            if self._rank == 0:
+                files.remove_partial(directory)
+                (directory / f".probe-{token}").touch()
+        except OSError as error:
+            problem = f"cannot write to {directory}: {error.strerror}"
+        self._raise_if(gather_texts(collectives, problem, self._trainer.device))
+        deadline = time.monotonic() + PROBE_SECONDS
+        while not (directory / f".probe-{token}").exists():
+            os.scandir(directory).close()  # some network file systems look again only when asked so
+            if time.monotonic() > deadline:
+                problem = (
+                    f"{directory} is not the folder that rank 0 sees under this name; give one on a "
+                    "storage that all tasks share"
+                )
+                break
+            time.sleep(0.2)
+        problems = gather_texts(collectives, problem, self._trainer.device)
+        if self._rank == 0:
+            (directory / f".probe-{token}").unlink(missing_ok=True)
+        self._raise_if(problems)
+
+    def _raise_if(self, problems: list[str]) -> None:
+        for rank, problem in enumerate(problems):
+            if problem:
+                raise ConfigurationError(f"checkpoint_dir: rank {rank}: {problem}")
+
+    def _tell(self, text: str) -> None:
+        if self._trainer.reporter:
+            self._trainer.reporter.say(text)
+        else:
+            _say(text)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,235 @@
+"""Checkpoints on disk: the folder, its manifest, and how both are written whole or not at all.
+
+    CHECKPOINT_DIR/step-0000000500/
+        manifest.json            what the checkpoint is, and size and SHA-256 of the other files
+        replicated.safetensors   the parameters that all workers share
+        rank-00000.safetensors   one worker's own: residual, optimizer state, batch-norm, RNG, counters
+        rank-00001.safetensors   ...
+        metrics.jsonl            the record up to here
+
+A checkpoint is written as ``step-...partial``, every file by rename after fsync, the manifest last, and
+then renamed: a folder with a manifest is complete, and one without is none. Nothing here is pickled
+(``torch.distributed.checkpoint`` is not used because its metadata is).
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ggs.errors import CheckpointError
+
+MANIFEST, REPLICATED, METRICS = "manifest.json", "replicated.safetensors", "metrics.jsonl"
+PARTIAL = ".partial"
+MANIFEST_LIMIT = 32 << 20
+"""Bytes of a manifest that are read at most."""
+_STEP = re.compile(r"step-(\d{10})")
+_STATE = "state"
+
+
+def rank_file(rank: int) -> str:
+    """Name of the file with the worker ``rank``'s own state."""
+    return f"rank-{rank:05}.safetensors"
+
+
+def step_folder(directory: Path, step: int) -> Path:
+    """Where the checkpoint after ``step`` steps lies, or would."""
+    return directory / f"step-{step:010}"
+
+
+class FileRecord(BaseModel):
+    """Size in bytes and checksum of one file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    size: int = Field(ge=0)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class Manifest(BaseModel):
+    """What a checkpoint is."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    format: Literal[1] = 1
+    ggs_version: str
+    step: int = Field(ge=0)
+    world_size: int = Field(ge=1, le=100_000)
+    steps_per_epoch: int = Field(ge=1)
+    density_warmup: int = Field(ge=0)
+    created: str
+    """ISO 8601, UTC."""
+    run_dir: str | None
+    settings: dict[str, Any]
+    """The run's configuration, as in its config.yaml."""
+    model: dict[str, str]
+    """Kind, dtype and shape of every parameter and buffer."""
+    files: dict[str, FileRecord]
+
+
+def checkpoints(directory: Path) -> list[Path]:
+    """The complete checkpoints in ``directory``, newest first. Raises CheckpointError."""
+    try:
+        entries = [entry.name for entry in os.scandir(directory)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise CheckpointError(f"cannot read {directory}: {error.strerror}") from None
+    names = sorted((name for name in entries if _STEP.fullmatch(name)), reverse=True)
+    return [directory / name for name in names if (directory / name / MANIFEST).exists()]
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write ``manifest`` with a checksum of its own. Raises OSError."""
+    content = manifest.model_dump(mode="json")
+    document = {"sha256": _digest(content), **content}
+    write_bytes(folder / MANIFEST, json.dumps(document, indent=1, allow_nan=False).encode())
+    sync_folder(folder)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest in ``folder``. Raises CheckpointError for anything else than what was written."""
+    path = folder / MANIFEST
+    try:
+        with path.open("rb") as file:
+            text = file.read(MANIFEST_LIMIT + 1)
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
+    if len(text) > MANIFEST_LIMIT:
+        raise CheckpointError(f"{path} is larger than {MANIFEST_LIMIT:,} bytes")
+    try:
+        document = json.loads(text)
+        if not isinstance(document, dict) or document.pop("sha256", None) != _digest(document):
+            raise CheckpointError(f"{path} is damaged: its checksum is wrong")
+        return Manifest.model_validate(document)
+    except (ValidationError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(f"{path} is no manifest that this version reads: {reason}") from None
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], state: str = "{}") -> FileRecord:
+    """Write ``tensors`` and the text ``state`` as a safetensors file, whole or not at all.
+
+    Raises OSError.
+    """
+    with _replacing(path) as temporary:
+        try:
+            save_file(dict(tensors), temporary, metadata={_STATE: state})
+        except SafetensorError as error:  # wraps the OSError of a full disk
+            raise OSError(0, " ".join(str(error).split())[:200]) from None
+    return record(path)
+
+
+def write_bytes(path: Path, content: bytes) -> FileRecord:
+    """Write a file, whole or not at all. Raises OSError."""
+    with _replacing(path) as temporary:
+        temporary.write_bytes(content)
+    return FileRecord(size=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in ``folder`` durable, where the file system has that."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError:  # some mounted storages refuse it for folders
+        pass
+    finally:
+        os.close(handle)
+
+
+def record(path: Path) -> FileRecord:
+    """Size and checksum of a file. Raises OSError."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+            size += len(block)
+    return FileRecord(size=size, sha256=digest.hexdigest())
+
+
+def verified(folder: Path, manifest: Manifest, name: str) -> Path:
+    """The path of a checkpoint's file whose content is what was written. Raises CheckpointError."""
+    path = folder / name
+    expected = manifest.files.get(name)
+    if expected is None:
+        raise CheckpointError(f"{folder} is damaged: its manifest does not mention {name}")
+    try:
+        size = path.stat().st_size
+        if size != expected.size:
+            raise CheckpointError(
+                f"{path} is damaged: it has {size:,} bytes instead of {expected.size:,}"
+            )
+        if record(path) != expected:
+            raise CheckpointError(f"{path} is damaged: its checksum is wrong")
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
+    return path
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
+    """The tensors and the text of a file that ``write_tensors`` wrote. Raises CheckpointError."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            # Copies: the mapped file may vanish with the storage.
+            tensors = {name: torch.clone(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"cannot read {path}: {' '.join(str(error).split())[:200]}") from None
+    return tensors, metadata.get(_STATE, "{}")
+
+
+def commit(partial: Path, folder: Path) -> None:
+    """Make a finished partial checkpoint the one in ``folder``. Raises OSError."""
+    remove(folder)
+    os.rename(partial, folder)
+    sync_folder(folder.parent)
+
+
+def remove(folder: Path) -> None:
+    """Delete a checkpoint, its manifest first, so that what is left of it is none. Raises OSError."""
+    (folder / MANIFEST).unlink(missing_ok=True)
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+def prune(directory: Path, newest: int, keep: int) -> None:
+    """Keep the last ``keep`` checkpoints up to step ``newest``; later ones are of an abandoned course."""
+    mine = [path for path in checkpoints(directory) if path <= step_folder(directory, newest)]
+    for path in checkpoints(directory):
+        if path not in mine[:keep]:
+            remove(path)
+
+
+def remove_partial(directory: Path) -> None:
+    """Delete what killed processes have left half written."""
+    for path in directory.glob(f"step-*{PARTIAL}"):
+        shutil.rmtree(path, ignore_errors=True)

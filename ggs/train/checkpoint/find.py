@@ -1,0 +1,89 @@
+"""Which checkpoints a run may go on from, by its settings alone; before any worker starts, too."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from ggs.errors import CheckpointError, ConfigurationError
+from ggs.train.checkpoint import files
+from ggs.train.checkpoint.settings import difference, require_same_run
+from ggs.train.config import TrainConfig
+
+DONE = "done.json"
+"""Marks a checkpoint folder whose run has ended and has its results."""
+MOST_CANDIDATES = 50
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Checkpoints to try, newest first; none: start at step 0."""
+
+    paths: tuple[Path, ...] = ()
+    replaced: bool = False
+    """Whether ``overwrite`` means those in checkpoint_dir to be deleted."""
+
+
+def candidates(config: TrainConfig) -> Candidates:
+    """Where to go on from. Raises ConfigurationError and CheckpointError."""
+    directory = config.checkpoint_dir
+    own = files.checkpoints(directory) if directory is not None else []
+    if config.resume == "never":
+        if own and not config.overwrite:
+            raise ConfigurationError(
+                f"resume: {directory} holds checkpoints, which 'never' would lose; give another "
+                "--checkpoint-dir, --overwrite to delete them, or --resume auto"
+            )
+        return Candidates(replaced=bool(own))
+    if own and config.overwrite and (_is_done(own[0]) or _is_another_run(own, config)):
+        own, replaced = [], True
+    else:
+        replaced = False
+        _require_same_run(own, config)
+    if not own and config.resume != "auto":
+        return Candidates(_named(Path(config.resume), config), replaced)
+    return Candidates(tuple(own[:MOST_CANDIDATES]), replaced)
+
+
+def mark_done(directory: Path, step: int) -> None:
+    """Say that the run whose last checkpoint is ``step``'s has its results. Raises OSError."""
+    files.write_bytes(directory / DONE, json.dumps({"step": step}).encode())
+
+
+def _is_done(newest: Path) -> bool:
+    try:
+        with (newest.parent / DONE).open("rb") as file:
+            done = json.loads(file.read(1000))
+        return bool(files.step_folder(newest.parent, done["step"]) == newest)
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+
+
+def _settings(paths: list[Path]) -> tuple[Path, dict[str, object]] | None:
+    """The newest readable manifest's settings; damaged ones are told of when they are tried."""
+    for path in paths:
+        try:
+            return path, files.read_manifest(path).settings
+        except CheckpointError:
+            continue
+    return None
+
+
+def _is_another_run(paths: list[Path], config: TrainConfig) -> bool:
+    found = _settings(paths)
+    return found is not None and difference(found[1], config) != ""
+
+
+def _require_same_run(paths: list[Path], config: TrainConfig) -> None:
+    if found := _settings(paths):
+        require_same_run(found[1], config, str(found[0]))
+
+
+def _named(path: Path, config: TrainConfig) -> tuple[Path, ...]:
+    found = [path] if (path / files.MANIFEST).exists() else files.checkpoints(path)
+    if not found:
+        raise ConfigurationError(
+            f"resume: {path} is no checkpoint and holds none; give auto, never or a folder like "
+            "CHECKPOINT_DIR/step-0000000500"
+        )
+    _require_same_run(found, config)
+    return tuple(found[:MOST_CANDIDATES])

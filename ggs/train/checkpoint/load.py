@@ -1,0 +1,106 @@
+"""Reading a checkpoint back: the newest one that every worker can read, on as many workers as there are."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ggs.collectives import Collectives
+from ggs.errors import CheckpointError
+from ggs.train.checkpoint import files, resize, tree
+from ggs.train.checkpoint.agreement import first_text, gather_texts
+from ggs.train.checkpoint.files import Manifest
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A verified checkpoint, as one worker sees it."""
+
+    folder: Path
+    manifest: Manifest
+    state: dict[str, Any]
+    """This worker's own: what the writer was given; on another number of workers, its share."""
+    replicated: dict[str, Tensor]
+    """Rank 0's: the shared parameters. Empty elsewhere."""
+    metrics: bytes
+    """Rank 0's: the record up to the checkpoint."""
+
+
+def choose(
+    paths: tuple[Path, ...],
+    collectives: Collectives,
+    device: torch.device,
+    say: Callable[[str], None],
+) -> Loaded | None:
+    """The first of rank 0's ``paths`` that all workers can read; a collective. None for no paths.
+
+    Says which ones could not be read and why. Raises CheckpointError if that is all of them.
+    """
+    agreed = json.loads(first_text(collectives, json.dumps([str(path) for path in paths]), device))
+    problem = ""
+    for path in agreed:
+        loaded, own_problem, digest = None, "", ""
+        try:
+            loaded = load(Path(path), collectives.rank, collectives.size)
+            digest = loaded.manifest.model_dump_json()
+        except CheckpointError as error:
+            own_problem = str(error)
+        problem = _problem(gather_texts(collectives, own_problem, device))
+        if not problem and len(set(gather_texts(collectives, digest[-60_000:], device))) > 1:
+            problem = f"the workers see different manifests in {path}"
+        if not problem:
+            return loaded
+        say(f"ggs: warning: {path} is not used: {problem}")
+    if agreed:
+        raise CheckpointError(
+            f"none of the {len(agreed)} checkpoints in {Path(agreed[0]).parent} can be used (the last: "
+            f"{problem}); give --resume never with --overwrite to start over"
+        )
+    return None
+
+
+def _problem(texts: list[str]) -> str:
+    ranks = [rank for rank, text in enumerate(texts) if text]
+    if not ranks:
+        return ""
+    others = f" (and on {len(ranks) - 1} other ranks)" if len(ranks) > 1 else ""
+    return f"rank {ranks[0]}: {texts[ranks[0]]}{others}"
+
+
+def load(folder: Path, rank: int, world_size: int) -> Loaded:
+    """Read and verify what worker ``rank`` of ``world_size`` needs. Raises CheckpointError."""
+    manifest = files.read_manifest(folder)
+    found = resize.shares(manifest.world_size, world_size, rank)
+    states = {old: _read_rank(folder, manifest, old) for old in found}
+    state = states[resize.main_source(found)]
+    if world_size != manifest.world_size:
+        _share_residuals(state, [states[old] for old in found], list(found.values()))
+    replicated: dict[str, Tensor] = {}
+    metrics = b""
+    if rank == 0:
+        replicated, _ = files.read_tensors(files.verified(folder, manifest, files.REPLICATED))
+        if files.METRICS in manifest.files:
+            metrics = files.verified(folder, manifest, files.METRICS).read_bytes()
+    return Loaded(folder, manifest, state, replicated, metrics)
+
+
+def _read_rank(folder: Path, manifest: Manifest, rank: int) -> dict[str, Any]:
+    path = files.verified(folder, manifest, files.rank_file(rank))
+    tensors, text = files.read_tensors(path)
+    state = tree.unflatten(text, tensors)
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path} holds a {type(state).__name__} instead of a state")
+    return state
+
+
+def _share_residuals(state: dict[str, Any], states: list[Any], weights: list[Any]) -> None:
+    try:
+        if "residual" in state["optimizer"]["ggs"]:
+            residuals = [other["optimizer"]["ggs"]["residual"] for other in states]
+            state["optimizer"]["ggs"]["residual"] = resize.weighted_mean(residuals, weights)
+    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise CheckpointError(f"the optimizer's state is damaged: {error!r}") from None

@@ -1,0 +1,43 @@
+"""A checkpoint of M workers for N others: what each of the N gets.
+
+The undelivered update is the mean of the workers' residuals, Σ r_i / M, and must stay what it is. Old
+worker i stands for the interval [i/M, (i+1)/M) of the unit interval, new worker j for [j/N, (j+1)/N); j
+gets the mean of the old residuals weighted with how much of its interval each covers. Then
+Σ_j r'_j / N = Σ_i r_i / M, and a residual keeps its size. All that is one worker's own and has no mean
+(moments of any optimizer, batch-norm layers, counters) comes whole from the old worker that covers most.
+"""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+
+def shares(old_size: int, new_size: int, rank: int) -> dict[int, Fraction]:
+    """Old rank to its share of new rank ``rank``; the shares add up to 1."""
+    first, last = rank * old_size // new_size, ((rank + 1) * old_size - 1) // new_size
+    found = {}
+    for old in range(first, last + 1):
+        low = max(Fraction(old, old_size), Fraction(rank, new_size))
+        high = min(Fraction(old + 1, old_size), Fraction(rank + 1, new_size))
+        found[old] = (high - low) * new_size
+    return found
+
+
+def main_source(found: Mapping[int, Fraction]) -> int:
+    """The old rank with the largest share, the lowest of equals."""
+    return min(found, key=lambda old: (-found[old], old))
+
+
+def weighted_mean(
+    residuals: Sequence[Mapping[str, Tensor]], weights: Sequence[Fraction]
+) -> dict[str, Tensor]:
+    """Σ weight·residual per parameter, summed in float64, in the residuals' dtype."""
+    mean = {}
+    for name, first in residuals[0].items():
+        total = torch.zeros_like(first, dtype=torch.float64)
+        for residual, weight in zip(residuals, weights, strict=True):
+            total.add_(residual[name].double(), alpha=float(weight))
+        mean[name] = total.to(first.dtype)
+    return mean

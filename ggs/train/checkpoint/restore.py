@@ -1,0 +1,130 @@
+"""A loaded checkpoint into a trainer, and a trainer into what is saved."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ggs.errors import CheckpointError
+from ggs.train import seeds
+from ggs.train.checkpoint import rng
+from ggs.train.checkpoint.load import Loaded
+from ggs.train.checkpoint.settings import require_same_model
+from ggs.wrapper import DistributedOptimizer
+
+if TYPE_CHECKING:
+    from ggs.train.trainer import Trainer
+
+
+def describe(model: nn.Module) -> dict[str, str]:
+    """Kind, dtype and shape of every parameter and buffer, by name."""
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    return {
+        name: f"{kind} {str(tensor.dtype)[6:]} {tuple(tensor.shape)}"
+        for kind, tensors in (("parameter", parameters), ("buffer", buffers))
+        for name, tensor in tensors.items()
+    }
+
+
+def replicated(optimizer: DistributedOptimizer) -> dict[str, Tensor]:
+    """The parameters that are the same on all workers."""
+    return {name: parameter.detach() for name, parameter in optimizer.shared}
+
+
+def own_state(trainer: "Trainer") -> dict[str, Any]:
+    """All that decides how this worker goes on, but for the replicated parameters."""
+    return {
+        "model": _own_tensors(trainer),
+        "rng": rng.get_state(trainer.device),
+        **trainer.state_dict(),
+    }
+
+
+def _own_tensors(trainer: "Trainer") -> dict[str, Tensor]:
+    shared = {name for name, _ in trainer.optimizer.shared}
+    named = [*trainer.model.named_parameters(), *trainer.model.named_buffers()]
+    return {name: tensor.detach() for name, tensor in named if name not in shared}
+
+
+def restore(trainer: "Trainer", loaded: Loaded) -> str:
+    """Take over a checkpoint; a collective. Returns what changed with the number of workers, or "".
+
+    Raises ConfigurationError for another model's, CheckpointError for one that does not fit.
+    """
+    require_same_model(loaded.manifest.model, describe(trainer.model), str(loaded.folder))
+    state, size = loaded.state, trainer.collectives.size
+    resized = loaded.manifest.world_size != size
+    try:
+        changes = _adapt(trainer, loaded) if resized else ""
+        trainer.load_state_dict(state)
+        _copy(_own_tensors(trainer), state["model"])
+        if trainer.collectives.rank == 0:
+            _copy(replicated(trainer.optimizer), loaded.replicated)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        reason = " ".join(str(error).split())[:300]
+        raise CheckpointError(
+            f"{loaded.folder} does not fit: {type(error).__name__}: {reason}"
+        ) from error
+    for _, parameter in trainer.optimizer.shared:
+        trainer.collectives.broadcast_(parameter)
+    if resized:  # two workers with one stream of numbers would drop the same units
+        rank = trainer.collectives.rank
+        torch.manual_seed(
+            seeds.derive(trainer.config.seed, seeds.MODEL, rank, size, trainer.state.step)
+        )
+    else:
+        rng.set_state(state["rng"], trainer.device)
+    return changes
+
+
+@torch.no_grad()
+def _copy(targets: dict[str, Tensor], values: dict[str, Tensor]) -> None:
+    if targets.keys() != values.keys():
+        odd = sorted(targets.keys() ^ values.keys())[0]
+        raise CheckpointError(f"{odd} is not both in the checkpoint and in the model")
+    for name, target in targets.items():
+        if target.shape != values[name].shape or target.dtype != values[name].dtype:
+            raise CheckpointError(f"{name} has another shape or type in the checkpoint")
+        target.copy_(values[name])
+
+
+def _adapt(trainer: "Trainer", loaded: Loaded) -> str:
+    """Move positions that count in steps of the old size to those of the new one; say what changed."""
+    manifest, plan = loaded.manifest, trainer.plan
+    old, new = manifest.world_size, trainer.collectives.size
+    loop, scheduler = loaded.state["loop"], loaded.state["scheduler"]
+    if loop["epoch_step"] >= manifest.steps_per_epoch:
+        loop.update(epoch=loop["epoch"] + 1, epoch_step=0)
+    images = trainer.config.batch_size * trainer.config.accumulate
+    seen = loop["epoch_step"] * images * old
+    loop["epoch_step"] = min(seen // (images * new), plan.steps_per_epoch)
+    again = seen - loop["epoch_step"] * images * new
+    if trainer.config.steps is None:
+        scheduler["last_epoch"] = round(
+            scheduler["last_epoch"] * plan.steps_per_epoch / manifest.steps_per_epoch
+        )
+    own = loaded.state["optimizer"]["ggs"]
+    if manifest.density_warmup and plan.density_warmup:
+        own["step"] = round(own["step"] * plan.density_warmup / manifest.density_warmup)
+    return (
+        f"{old} -> {new} workers: residuals shared out so that no update is lost; each worker takes the "
+        "optimizer state and batch-norm layers of the old worker whose share it takes most of; "
+        f"a step has {images * new:,} images instead of {images * old:,}, {again:,} images of this epoch "
+        "come twice; schedules go on at the same part of the run; random numbers start anew"
+    )
+
+
+def reach(trainer: "Trainer") -> None:
+    """Make the plan end where the configuration says, seen from here, and the learning rate fit it."""
+    state, plan, config = trainer.state, trainer.plan, trainer.config
+    if config.steps is None:
+        left = (config.epochs - state.epoch) * plan.steps_per_epoch - state.epoch_step
+        trainer.plan = replace(plan, steps=state.step + max(0, left))
+    schedule = trainer.scheduler
+    for group, base, factor in zip(
+        trainer.optimizer.param_groups, schedule.base_lrs, schedule.lr_lambdas, strict=True
+    ):
+        group["lr"] = base * factor(schedule.last_epoch)

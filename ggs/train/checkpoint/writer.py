@@ -1,0 +1,166 @@
+"""Writes checkpoints in a thread of its own, so that training waits for a copy in memory only."""
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ggs.collectives import Collectives
+from ggs.errors import CheckpointError
+from ggs.train.checkpoint import files
+from ggs.train.checkpoint.agreement import gather_texts
+from ggs.train.checkpoint.files import FileRecord, Manifest
+
+MAX_FAILURES = 3
+"""Checkpoints in a row that may fail before the run stops."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One worker's part of a checkpoint, all of it in the CPU's memory."""
+
+    step: int
+    tensors: dict[str, Tensor]
+    state: str
+    """What ``tree.flatten`` made of the worker's state."""
+    replicated: dict[str, Tensor]
+    """Rank 0's: the shared parameters."""
+    manifest: Manifest | None
+    """Rank 0's: without the files."""
+    metrics: tuple[Path, int] | None
+    """Rank 0's: the record and how many bytes of it belong to this checkpoint."""
+
+
+class Writer:
+    """One checkpoint at a time, each worker its own file, rank 0 the manifest when all have theirs.
+
+    Args:
+        directory: exists, and is shared by all workers.
+        collectives: a gloo group that nobody else uses.
+        keep: checkpoints to keep.
+        timeout: seconds after which a write that has not ended counts as failed.
+        token: the same on all workers, different in every attempt, so that a process of an earlier
+            attempt that is still alive somewhere writes nowhere near ours.
+        say: prints a line.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        collectives: Collectives,
+        keep: int,
+        timeout: float,
+        token: str,
+        say: Callable[[str], None],
+    ) -> None:
+        self._directory, self._collectives, self._keep = directory, collectives, keep
+        self._timeout, self._token, self._say = timeout, token, say
+        self._device = os.stat(directory).st_dev
+        self._thread: threading.Thread | None = None
+        self.failures = 0
+        """Checkpoints in a row that have failed."""
+        self.problem = ""
+        """What was wrong with the last one that failed."""
+
+    def start(self, work: Work) -> None:
+        """Write ``work`` in the background; no other may be under way (see ``wait``)."""
+        assert self._thread is None
+        # A daemon: a storage that hangs must not keep a worker from ending.
+        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait for the write under way. Raises CheckpointError if it does not end in time."""
+        if self._thread is None:
+            return
+        self._thread.join(self._timeout)
+        if self._thread.is_alive():
+            raise CheckpointError(
+                f"a checkpoint in {self._directory} is still not written after {self._timeout:g} s "
+                "(checkpoint_timeout): the storage hangs or is too slow"
+            )
+        self._thread = None
+
+    def check(self) -> None:
+        """Raise CheckpointError after ``MAX_FAILURES`` failures in a row."""
+        if self.failures >= MAX_FAILURES:
+            raise CheckpointError(
+                f"{self.failures} checkpoints in a row could not be written: {self.problem}"
+            )
+
+    def _run(self, work: Work) -> None:
+        partial = self._partial(work.step)
+        try:
+            problem = self._write(work, partial)
+        except Exception as error:  # a thread has nobody to raise to
+            problem = f"cannot write checkpoint {work.step}: {' '.join(str(error).split())[:300]}"
+        if problem:
+            shutil.rmtree(partial, ignore_errors=True)
+            self.problem = problem
+            self.failures += 1
+            if self._collectives.rank == 0:
+                self._say(f"ggs: warning: {problem}; training goes on")
+        else:
+            self.failures = 0
+
+    def _partial(self, step: int) -> Path:
+        folder = files.step_folder(self._directory, step)
+        return folder.with_name(f"{folder.name}.{self._token}{files.PARTIAL}")
+
+    def _write(self, work: Work, partial: Path) -> str:
+        """Write and commit. Returns what went wrong, the same on all workers but for the commit."""
+        problem, records = "", {}
+        try:
+            records = self._write_files(work, partial)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            problem = f"rank {self._collectives.rank} cannot write to {partial}: {reason}"
+        own = {name: entry.model_dump() for name, entry in records.items()}
+        rows = gather_texts(self._collectives, json.dumps([problem, own]), torch.device("cpu"))
+        answers = [json.loads(row) for row in rows]
+        problems = [answer[0] for answer in answers if answer[0]]
+        if problems or work.manifest is None:
+            return "; ".join(problems)[:1000]
+        everything = {name: entry for _, part in answers for name, entry in part.items()}
+        missing = [name for name in everything if not (partial / name).exists()]
+        if missing:
+            return f"{partial / missing[0]} is not to be seen on rank 0"
+        return self._commit(work, work.manifest, partial, everything)
+
+    def _commit(
+        self, work: Work, manifest: Manifest, partial: Path, entries: dict[str, dict[str, object]]
+    ) -> str:
+        records = {name: FileRecord.model_validate(entry) for name, entry in entries.items()}
+        try:
+            files.write_manifest(partial, manifest.model_copy(update={"files": records}))
+            files.commit(partial, files.step_folder(self._directory, work.step))
+        except OSError as error:
+            return f"rank 0 cannot finish {partial}: {error.strerror or error}"
+        try:
+            files.prune(self._directory, work.step, self._keep)
+        except (OSError, CheckpointError) as error:
+            self._say(f"ggs: warning: cannot delete an old checkpoint: {error}")
+        return ""
+
+    def _write_files(self, work: Work, partial: Path) -> dict[str, FileRecord]:
+        if os.stat(self._directory).st_dev != self._device:
+            raise OSError(0, f"{self._directory} is no longer the storage that it was")
+        partial.mkdir(exist_ok=True)
+        name = files.rank_file(self._collectives.rank)
+        records = {name: files.write_tensors(partial / name, work.tensors, work.state)}
+        if work.manifest is not None:
+            records[files.REPLICATED] = files.write_tensors(
+                partial / files.REPLICATED, work.replicated
+            )
+        if work.metrics is not None:
+            source, size = work.metrics
+            with source.open("rb") as file:
+                content = file.read(size)
+            records[files.METRICS] = files.write_bytes(partial / files.METRICS, content)
+        return records

@@ -1,0 +1,71 @@
+"""What a run came to: the content of ``summary.json``."""
+
+import platform
+from typing import Any
+
+import torch
+
+from ggs import __version__
+from ggs.train.trainer import Trainer
+
+
+def summarise(
+    trainer: Trainer, result: dict[str, float], replicas: list[float], checkpoint_seconds: float
+) -> dict[str, Any]:
+    """The figures of a finished run.
+
+    ``density``, ``bytes_sent_per_step`` and ``compression_ratio`` are means over the steps after the
+    density warm-up, or over all where the run ended within it; the ``_total`` ones are over all steps.
+
+    Args:
+        trainer: after its last step.
+        result: ``top1`` (percent) and ``loss`` on the test images.
+        replicas: top-1 of every worker with its own batch-norm layers; empty where they have none.
+        checkpoint_seconds: time that training waited for checkpoints.
+    """
+    config, optimizer, state = trainer.config, trainer.optimizer, trainer.state
+    world_size = trainer.collectives.size
+    steps, sent, elements = (
+        (state.settled_steps, state.settled_bytes, state.settled_elements)
+        if state.settled_steps
+        else (state.step, state.bytes_sent, state.elements)
+    )
+    dense, total = optimizer.dense_bytes_per_step, state.bytes_sent
+    batch_size = config.batch_size * config.accumulate * world_size
+    return {
+        "method": config.method,
+        "model": config.model,
+        "data": config.data,
+        "optimizer": config.optimizer,
+        **result,
+        "top1_replicas_min": min(replicas, default=None),
+        "top1_replicas_mean": sum(replicas) / len(replicas) if replicas else None,
+        "test_images": len(trainer.test_images),
+        "world_size": world_size,
+        "density": elements / (steps * optimizer.statistics.numel),
+        "density_warmup_steps": trainer.plan.density_warmup,
+        "settled_steps": state.settled_steps,
+        "steps": state.step,
+        "epochs": state.epoch + state.epoch_step / trainer.plan.steps_per_epoch,
+        "skipped_steps": optimizer.statistics.skipped_steps,
+        "seconds": round(state.seconds, 3),
+        "checkpoint_seconds": round(checkpoint_seconds, 3),
+        "samples_per_second": round(state.step * batch_size / state.training_seconds, 1),
+        "bytes_sent_per_step": round(sent / steps, 1),
+        "dense_bytes_per_step": dense,
+        "compression_ratio": dense * steps / sent if sent else None,
+        "bytes_sent_total": total,
+        "compression_ratio_total": dense * state.step / total if total else None,
+        "batch_size": batch_size,
+        "seed": config.seed,
+        "parameters": sum(p.numel() for p in trainer.model.parameters()),
+        "device": device_name(trainer.device),
+        "ggs_version": __version__,
+        "torch_version": torch.__version__,
+        "python_version": platform.python_version(),
+    }
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU's name, or ``cpu``."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
