@@ -10,6 +10,7 @@ limited, and only plain data is ever built.
 from __future__ import annotations
 
 import datetime
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -43,12 +44,14 @@ _VERSION_DEPENDENT = re.compile(r"[-+]?(?:0[0-9_]+|0o[0-7]+|[0-9][0-9_]*(?::[0-5
 
 
 class DocumentError(ConfigurationError):
-    """The text cannot be read as one YAML document. `line` is 1-based, `rule` names why."""
+    """The text cannot be read as one YAML document. `rule` names why, `line` (1-based) where,
+    `message` says it without the place."""
 
-    def __init__(self, rule: str, message: str, line: int = 1) -> None:
-        super().__init__(message)
+    def __init__(self, rule: str, message: str, line: int = 1, file: str = "job file") -> None:
+        super().__init__(f"{file}:{line}: {message}")
         self.rule = rule
         self.line = line
+        self.message = message
 
 
 @dataclass(frozen=True)
@@ -209,6 +212,8 @@ class _Builder:
         for key_node, value_node in node.value:
             if key_node.tag == _TAG + "merge":
                 merged |= self._merge(value_node, path)
+        for key_node, value_node in node.value:
+            if key_node.tag == _TAG + "merge":
                 continue
             key = self._key(key_node, path)
             line = key_node.start_mark.line + 1
@@ -273,7 +278,10 @@ def _integer(text: str) -> int:
     sign = -1 if digits.startswith("-") else 1
     digits = digits.lstrip("+-")
     if ":" in digits:
-        return sign * int(_sexagesimal(digits))
+        value = _sexagesimal(digits)
+        if not math.isfinite(value):
+            raise ValueError(text)
+        return sign * int(value)
     for prefix, base in (("0b", 2), ("0x", 16), ("0", 8)):
         if digits.startswith(prefix) and digits != "0":
             return sign * int(digits[len(prefix) :], base)

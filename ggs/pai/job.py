@@ -76,8 +76,13 @@ class Job(Model):
         `ggs.pai.validate` reports everything.
         """
         where = str(source) if isinstance(source, Path) else "job file"
-        text = document.read_text(source) if isinstance(source, Path) else source
-        parsed = document.parse(set_parameters(text, overrides) if overrides else text)
+        try:
+            text = document.read_text(source) if isinstance(source, Path) else source
+            parsed = document.parse(set_parameters(text, overrides) if overrides else text)
+        except document.DocumentError as error:
+            raise document.DocumentError(error.rule, error.message, error.line, where) from None
+        if not isinstance(parsed.value, dict):
+            raise ConfigurationError(f"{where}:1: a job is a mapping of keys to values")
         duplicates = [note for note in parsed.notes if note.rule == "yaml-duplicate-key"]
         if duplicates:
             raise ConfigurationError(f"{where}:{duplicates[0].line}: {duplicates[0].message}")

@@ -49,10 +49,14 @@ ProtocolVersion = Literal[2, "2"]
 
 
 class Model(BaseModel):
+    """Camel case in the file, snake case in Python; unknown keys are refused."""
+
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
 
 
 class OpenModel(Model):
+    """A part in which OpenPAI allows keys that it does not know."""
+
     model_config = ConfigDict(extra="allow")
 
 

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ggs.errors import ConfigurationError
 from ggs.pai.document import to_text
 
-_TAG = re.compile(r"<%\s*(?P<kind>[#^/>{&=!]?)\s*(?P<name>[\s\S]*?)\s*%>")
-_INDEX = re.compile(r"\[(\d+)\]")
+_KINDS = "#^/>{&=!"
+_INDEX = re.compile(r"\[(\d+)\]", re.ASCII)
+_POSITION = re.compile(r"\d{1,9}", re.ASCII)
 
 
 class _Missing:
@@ -32,21 +33,42 @@ MISSING = _Missing()
 
 @dataclass(frozen=True)
 class Reference:
-    """One `<% … %>` in a text. `kind` is mustache's sigil, empty for a plain reference."""
+    """One `<% … %>` at `text[start:end]`. `kind` is mustache's sigil, empty for a plain name."""
 
     kind: str
     name: str
     start: int
+    end: int
 
 
 def references(text: str) -> list[Reference]:
     """Every reference in `text`, in order."""
-    return [Reference(m["kind"], m["name"], m.start()) for m in _TAG.finditer(text)]
+    found = []
+    start = text.find("<%")
+    while start >= 0:
+        end = text.find("%>", start + 2)
+        if end < 0:
+            break
+        inside = text[start + 2 : end].strip()
+        kind = inside[0] if inside and inside[0] in _KINDS else ""
+        found.append(Reference(kind, inside[len(kind) :].strip(), start, end + 2))
+        start = text.find("<%", end + 2)
+    return found
 
 
 def unclosed(text: str) -> bool:
     """Whether a `<%` never ends, for which the server answers 500."""
-    return "<%" in _TAG.sub("", text)
+    found = references(text)
+    return "<%" in text[found[-1].end if found else 0 :]
+
+
+def _replace(text: str, replacement: Callable[[Reference], str]) -> str:
+    parts = []
+    position = 0
+    for reference in references(text):
+        parts += [text[position : reference.start], replacement(reference)]
+        position = reference.end
+    return "".join([*parts, text[position:]])
 
 
 def lookup(name: str, context: Mapping[str, object]) -> object:
@@ -55,7 +77,7 @@ def lookup(name: str, context: Mapping[str, object]) -> object:
     for step in _INDEX.sub(r".\1", name).split("."):
         if isinstance(value, Mapping) and step in value:
             value = value[step]
-        elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
+        elif isinstance(value, list) and _POSITION.fullmatch(step) and int(step) < len(value):
             value = value[int(step)]
         else:
             return MISSING
@@ -68,15 +90,15 @@ def render(text: str, context: Mapping[str, object]) -> str:
     `context` maps `$parameters`, `$script`, `$output`, `$data` to their mappings.
     """
 
-    def replace(match: re.Match[str]) -> str:
-        if match["kind"]:
+    def replace(reference: Reference) -> str:
+        if reference.kind:
             return ""  # the server keeps only text and plain names of mustache's language
-        value = lookup(match["name"], context)
+        value = lookup(reference.name, context)
         # The server has by then rewritten x[0] as x.0, and that is what it leaves.
-        name = _INDEX.sub(r".\1", match["name"])
+        name = _INDEX.sub(r".\1", reference.name)
         return f"<% {name} %>" if value is MISSING else to_text(value)
 
-    return _TAG.sub(replace, text).strip()
+    return _replace(text, replace).strip()
 
 
 def render_secrets(text: str, secrets: Mapping[str, object]) -> str:
@@ -86,11 +108,11 @@ def render_secrets(text: str, secrets: Mapping[str, object]) -> str:
     OpenPAI's doing, and what a task really gets.
     """
 
-    def replace(match: re.Match[str]) -> str:
-        value = lookup(match["name"], {"$secrets": secrets})
-        return "" if value is MISSING or match["kind"] else html.escape(str(value))
+    def replace(reference: Reference) -> str:
+        value = lookup(reference.name, {"$secrets": secrets})
+        return "" if value is MISSING or reference.kind else html.escape(str(value))
 
-    return _TAG.sub(replace, text)
+    return _replace(text, replace)
 
 
 def render_plugin_text(text: str, context: Mapping[str, object]) -> str:
@@ -100,16 +122,16 @@ def render_plugin_text(text: str, context: Mapping[str, object]) -> str:
     is not text.
     """
 
-    def replace(match: re.Match[str]) -> str:
-        if not match["name"].startswith("$"):
-            return match[0]
-        value = lookup(match["name"], context)
+    def replace(reference: Reference) -> str:
+        if not reference.name.startswith("$"):
+            return text[reference.start : reference.end]
+        value = lookup(reference.name, context)
         if not isinstance(value, str):
             found = "nothing" if value is MISSING else f"{value!r}, not text"
             raise ConfigurationError(
-                f"<% {match['name']} %> in a plugin's parameters names {found}: "
+                f"<% {reference.name} %> in a plugin's parameters names {found}: "
                 "OpenPAI's init container fails; quote the value or write it out"
             )
         return value
 
-    return _TAG.sub(replace, text)
+    return _replace(text, replace)

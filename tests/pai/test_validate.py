@@ -119,6 +119,32 @@ def test_a_hostile_file_is_refused_with_one_finding(
     assert [(item.rule, item.line) for item in findings] == [(rule, line)]
 
 
+@pytest.mark.parametrize(
+    ("piece", "rules"),
+    [
+        ("<%", {"template-unclosed"}),
+        ("<% ", {"template-unclosed"}),
+        ("${a", set()),
+        ("timeout ", set()),
+        ("tcp://", set()),
+        ("rdzv_endpoint=", set()),
+        ("read -a ", set()),
+        ("a=$b ", {"variable-unset"}),
+        ("<%a%>", {"template-unknown"}),
+    ],
+)
+def test_a_command_made_to_be_slow_is_answered(piece: str, rules: set[str]) -> None:
+    command = piece * (95_000 // len(piece))
+    text = CLEAN.read_text().replace("python train.py --epochs <% $parameters.epochs %>", command)
+    text = text.replace(command, f"'{command}'")
+    assert {item.rule for item in validate(text)} == rules
+
+
+def test_a_message_is_short_whatever_the_value() -> None:
+    text = CLEAN.read_text().replace("name: example", f"name: {'9' * 90_000}")
+    assert [len(item.message) for item in validate(text)] == [300]
+
+
 def test_an_endless_file_is_read_only_as_far_as_the_server_would() -> None:
     with pytest.raises(DocumentError, match=f"longer than {MAX_BYTES} bytes"):
         read_text(Path("/dev/zero"))
@@ -148,7 +174,7 @@ def test_a_pipe_gets_a_line_for_each_finding() -> None:
     _, output = _report(file)
     assert output.splitlines() == [
         f"{file}:13: error: taskRoles.Worker: the role name 'Worker' becomes 'worker' on the way "
-        f"[role-name]; OpenPAI: {RULES['role-name'].consequence}; fix: {RULES['role-name'].fix}",
+        f"[role-name]; then: {RULES['role-name'].consequence}; fix: {RULES['role-name'].fix}",
         f"{file}: 1 error",
     ]
     assert _report(CLEAN)[1] == f"{CLEAN}: no problems\n"
@@ -157,7 +183,7 @@ def test_a_pipe_gets_a_line_for_each_finding() -> None:
 def test_a_terminal_gets_a_block_for_each_finding() -> None:
     _, output = _report(_corpus("many-at-once"), terminal=True)
     assert "\x1b[" in output
-    assert output.count("Fix: ") == output.count("OpenPAI: ") == 7
+    assert output.count("Fix: ") == output.count("Then: ") == 7
     assert "6 errors, 1 warning" in output
 
 

@@ -10,14 +10,15 @@ from ggs.pai.validate import shell
 from ggs.pai.validate.finding import JobView, Problem, rule
 
 _FIXED_PORT = re.compile(
-    r"MASTER_PORT=[\"']?\d+|--master[-_]port[= ]\d+|rdzv[-_]endpoint[= ]\S*:\d+"
-    r"|\b(?:tcp://\S+:\d+)|(?<![\w.])(?:23456|6002|29500|6006|12355)(?![\w.])"
+    r"MASTER_PORT=[\"']?\d+|--master[-_]port[= ]\d+|rdzv[-_]endpoint[= ]\S{0,200}:\d+"
+    r"|\btcp://\S{1,200}:\d+|(?<![\w.])(?:23456|6002|29500|6006|12355)(?![\w.])"
 )
 _ENDLESS_EXIT = re.compile(r"\bexit\s+(130|131|137|143)\b")
 _KILLING_TIMEOUT = re.compile(
-    r"\btimeout\s+(?:\S+\s+)*?(?:-s\s*(?:9|KILL|SIGKILL)|--signal[= ]\S*KILL)"
+    r"\btimeout\s+(?:\S+\s+){0,6}?(?:-s\s*(?:9|KILL|SIGKILL)|--signal[= ]\S*KILL)"
 )
 _SSH = re.compile(r"(?:^|[\s;&|])(mpirun|horovodrun|deepspeed|pdsh)\s")
+_WAIT = re.compile(r"(?:^|[\s;&])wait(?:\s|;|$)")
 _BACKGROUND = re.compile(r"(?<![&>|])&(?![&>|])")
 
 
@@ -80,11 +81,11 @@ def continuation(view: JobView) -> Iterator[Problem]:
 def background(view: JobView) -> Iterator[Problem]:
     """OpenPAI's runtime waits until nobody holds its output pipe; LTP's ends with the script."""
     for role in view.roles:
-        commands = view.commands(role)
-        for index, (path, text) in enumerate(commands):
-            after = [shell.unquoted(text), *(shell.unquoted(t) for _, t in commands[index + 1 :])]
-            waited = any(re.search(r"(?:^|[\s;&])wait(?:\s|;|$)", item) for item in after)
-            if _BACKGROUND.search(shell.unquoted(text)) and not waited:
+        waited = False
+        for path, text in reversed(view.commands(role)):
+            text = shell.unquoted(text)
+            waited = waited or bool(_WAIT.search(text))
+            if not waited and _BACKGROUND.search(text):
                 yield Problem(path, "a process is left in the background")
 
 

@@ -37,7 +37,7 @@ def validate(text: str, *, target: Target = "both") -> list[Finding]:
 
 def refusal(error: DocumentError) -> Finding:
     """The one finding of a text that could not be read."""
-    return RULES[error.rule].finding(Problem((), str(error)), error.line)
+    return RULES[error.rule].finding(Problem((), error.message), error.line)
 
 
 def _findings(view: JobView, target: Target) -> Iterator[Finding]:
@@ -45,13 +45,4 @@ def _findings(view: JobView, target: Target) -> Iterator[Finding]:
         if item.check is None or ("both" not in (target, item.target) and target != item.target):
             continue
         for problem in item.check(view):
-            line = _line(view, item.name, problem)
-            yield item.finding(problem, line)
-
-
-def _line(view: JobView, name: str, problem: Problem) -> int:
-    """A note knows its own line: the same path may stand in the file twice."""
-    for note in view.document.notes:
-        if (note.rule, note.path, note.message) == (name, problem.path, problem.message):
-            return note.line
-    return view.document.line(problem.path)
+            yield item.finding(problem, problem.line or view.document.line(problem.path))

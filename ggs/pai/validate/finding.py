@@ -18,6 +18,9 @@ Severity = Literal["error", "warning"]
 Target = Literal["openpai", "ltp", "both"]
 
 
+_MAX_MESSAGE = 300
+
+
 @dataclass(frozen=True, order=True)
 class Finding:
     """One problem of a job file."""
@@ -33,12 +36,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a rule yields: the place and what stands there, and text for this case if need be."""
+    """What a rule yields: the place and what stands there, and texts for this case if need be.
+
+    `line` is for what has another line than the value at `path`: 0 takes that one's.
+    """
 
     path: Path
     message: str
     fix: str = ""
     consequence: str = ""
+    line: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,10 +70,14 @@ class Rule:
             format_path(problem.path),
             self.name,
             self.severity,
-            problem.message,
+            _short(problem.message),
             problem.consequence or self.consequence,
             problem.fix or self.fix,
         )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_MESSAGE else text[: _MAX_MESSAGE - 1] + "…"
 
 
 RULES: dict[str, Rule] = {}

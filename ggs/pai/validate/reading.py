@@ -78,4 +78,4 @@ def scalar(view: JobView) -> Iterator[Problem]:
 def _notes(view: JobView, name: str) -> Iterator[Problem]:
     for note in view.document.notes:
         if note.rule == name:
-            yield Problem(note.path, note.message)
+            yield Problem(note.path, note.message, line=note.line)

@@ -50,7 +50,7 @@ def _line(file: Path, finding: Finding) -> Text:
     path = f"{finding.path}: " if finding.path else ""
     return Text(
         f"{_place(file, finding)}: {finding.severity}: {path}{finding.message} [{finding.rule}]; "
-        f"OpenPAI: {finding.consequence}; fix: {finding.fix}"
+        f"then: {finding.consequence}; fix: {finding.fix}"
     )
 
 
@@ -61,7 +61,7 @@ def _block(file: Path, finding: Finding) -> Text:
         text.append(f"  {finding.path}", style="cyan")
     text.append(f"\n  {finding.message}", style="not bold")
     text.append(f"  [{finding.rule}]", style="not bold dim")
-    text.append(f"\n  OpenPAI: {finding.consequence}\n  Fix: {finding.fix}\n", style="not bold")
+    text.append(f"\n  Then: {finding.consequence}\n  Fix: {finding.fix}\n", style="not bold")
     return text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 # Set by bash, by every container, or by any image that can run Python.
@@ -30,26 +31,23 @@ ALWAYS_SET = frozenset(
 _REFERENCE = re.compile(r"<%[\s\S]*?(?:%>|\Z)")
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 # `${X:-…}`, `${X-…}`, `${X+…}`, `${X:=…}` and `${X?…}` say what happens without a value.
-_USE = re.compile(rf"\$(?:(?P<plain>{_NAME})|\{{[#!]?(?P<braced>{_NAME})(?P<rest>[^}}]*)\}})")
+_USE = re.compile(
+    rf"\$(?:(?P<plain>{_NAME})|\{{[#!]?(?P<braced>{_NAME})(?P<rest>[^}}]{{0,200}})\}})"
+)
 _SET = re.compile(
-    rf"(?:^|[\s;&|(])(?:(?:export|declare|local|readonly|typeset)\s+(?:-\w+\s+)*)?"
+    rf"(?:^|[\s;&|(])(?:(?:export|declare|local|readonly|typeset)\s+(?:-\w+\s+){{0,8}})?"
     rf"(?P<assigned>{_NAME})\+?="
     rf"|\bfor\s+(?P<loop>{_NAME})\b"
-    rf"|\bread\s+(?:-\w+\s+)*(?P<read>{_NAME}(?:\s+{_NAME})*)"
+    rf"|\bread\s+(?:-\w+\s+){{0,8}}(?P<read>{_NAME}(?:\s+{_NAME})*)"
     rf"|\bprintf\s+-v\s+(?P<printf>{_NAME})"
     rf"|\$\{{(?P<default>{_NAME}):?="
-    rf"|\b(?:mapfile|readarray)\s+(?:-\w+\s+)*(?P<array>{_NAME})"
+    rf"|\b(?:mapfile|readarray)\s+(?:-\w+\s+){{0,8}}(?P<array>{_NAME})"
 )
+_HAS_DEFAULT = re.compile(r":?[-+=?]|[@*]\}?$")
+_WORD = re.compile(r"[^\s;&|]*")
+_QUOTED_WORD = re.compile(r'"[^"]*"')
 # After these anything may be set, or unset variables are allowed.
 _OPENS = re.compile(r"(?:^|[\s;&|(])(?:source|\.|eval|set\s+\+u|set\s+\+o\s+nounset)(?:\s|$)")
-
-
-@dataclass(frozen=True)
-class Use:
-    """A variable that a command uses with no default."""
-
-    name: str
-    start: int
 
 
 @dataclass(frozen=True)
@@ -99,24 +97,33 @@ def unquoted(command: str) -> str:
     return re.sub(r'"[^"]*"', lambda match: " " * len(match[0]), scan(command).text)
 
 
-def uses(command: str) -> list[Use]:
-    """Variables that the command needs: `$X` and `${X}`, but not `${X:-default}`."""
-    found = []
-    for match in _USE.finditer(scan(command).text):
-        if match["plain"]:
-            found.append(Use(match["plain"], match.start()))
-        elif not re.match(r":?[-+=?]|[@*]\}?$", match["rest"]):
-            found.append(Use(match["braced"], match.start()))
-    return found
+def unset(command: str, known: set[str]) -> list[str]:
+    """Variables that `command` needs and nothing has set before; adds what it sets to `known`.
+
+    `$X` and `${X}` need a value, `${X:-default}` and its kin do not.
+    """
+    text = scan(command).text
+    events = [(start, False, name) for name, start in _assignments(text)]
+    for match in _USE.finditer(text):
+        if match["plain"] or not _HAS_DEFAULT.match(match["rest"]):
+            events.append((match.start(), True, match["plain"] or match["braced"]))
+    missing = []
+    for _, used, name in sorted(events):
+        if used and name not in known:
+            missing.append(name)
+        known.add(name)
+    return missing
 
 
-def assignments(command: str) -> list[tuple[str, int]]:
-    """Variables that the command gives a value, with the position where it stands."""
-    names = []
-    for match in _SET.finditer(scan(command).text):
-        for text in filter(None, match.groups()):
-            names += [(name, match.start()) for name in text.split()]
-    return names
+def _assignments(text: str) -> Iterator[tuple[str, int]]:
+    """Variables that `text` gives a value, with the position from which they have it."""
+    for match in _SET.finditer(text):
+        for group, names in match.groupdict().items():
+            end = match.end()
+            if group == "assigned":  # X=$X needs X: the value comes first
+                word = _QUOTED_WORD.match(text, end) or _WORD.match(text, end)
+                end = word.end() if word else end
+            yield from ((name, end) for name in (names or "").split())
 
 
 def opens(command: str) -> bool:

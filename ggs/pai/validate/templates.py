@@ -44,8 +44,9 @@ def _context(view: JobView, role: str | None) -> dict[str, object]:
 
 def _found(view: JobView) -> Iterator[tuple[Path, Reference, object, bool]]:
     """Path, reference, value and whether a plugin reads it, of every plain reference."""
+    contexts: dict[str | None, dict[str, object]] = {}
     for path, text, role, plugin in _rendered(view):
-        context = _context(view, role)
+        context = contexts.get(role) or contexts.setdefault(role, _context(view, role))
         for reference in references(text):
             if not reference.kind:
                 yield path, reference, lookup(reference.name, context), plugin

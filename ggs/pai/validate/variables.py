@@ -46,13 +46,8 @@ def _unset(view: JobView) -> Iterator[tuple[Path, str, str]]:
         for path, text in view.commands(role):
             if shell.opens(text):
                 break
-            assigned = shell.assignments(text)
-            for use in shell.uses(text):
-                earlier = {name for name, start in assigned if start < use.start}
-                if use.name not in known | earlier:
-                    known.add(use.name)
-                    yield path, role, use.name
-            known |= {name for name, _ in assigned}
+            for name in shell.unset(text, known):
+                yield path, role, name
 
 
 @rule(
