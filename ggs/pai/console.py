@@ -1,5 +1,6 @@
 """How the ``pai`` command talks: results on stdout, everything else on stderr."""
 
+import getpass
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -26,8 +27,8 @@ def fail(text: str) -> None:
 
 def ask_secret(question: str) -> str:
     """A secret typed at the terminal without echo; never from the command line."""
-    answer: str = typer.prompt(question, hide_input=True, err=True)
-    return answer
+    # typer's own prompt asks before it turns the echo off
+    return getpass.getpass(f"{question}: ", sys.stderr)
 
 
 def read_secret(question: str) -> str:

@@ -3,6 +3,7 @@ import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -363,7 +364,7 @@ class Terminal:
 
     def until(self, words: str | None) -> None:
         """Read until ``words`` have appeared, or to the end."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + 40
         while words is None or words not in self.seen:
             assert time.monotonic() < end, self.seen
             if not select.select([self.handle], [], [], 1)[0]:
@@ -384,16 +385,23 @@ class Terminal:
     def finish(self) -> int:
         """The exit code."""
         self.until(None)
-        os.close(self.handle)
         return self.process.wait(10)
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait(10)
+        os.close(self.handle)
 
 
 def test_a_person_is_asked_for_the_token(home: Path, openpai: FakePAI) -> None:
-    terminal = Terminal(home, "cluster", "add", "lab", openpai.url)
-    terminal.until("Token for lab:")
-    command_line = Path(f"/proc/{terminal.process.pid}/cmdline").read_bytes()
-    terminal.type(TOKEN)
-    assert terminal.finish() == 0
+    with Terminal(home, "cluster", "add", "lab", openpai.url) as terminal:
+        terminal.until("Token for lab:")
+        command_line = Path(f"/proc/{terminal.process.pid}/cmdline").read_bytes()
+        terminal.type(TOKEN)
+        assert terminal.finish() == 0
     assert TOKEN not in terminal.seen  # no echo
     assert TOKEN.encode() not in command_line
     assert TOKEN in (home / ".openpai/clusters.yaml").read_text()
@@ -402,12 +410,12 @@ def test_a_person_is_asked_for_the_token(home: Path, openpai: FakePAI) -> None:
 def test_a_person_is_offered_a_new_name(home: Path, openpai: FakePAI, pai: Pai, file: str) -> None:
     pai("cluster", "add", "lab", openpai.url, stdin=TOKEN)
     openpai.add_job("one")
-    terminal = Terminal(home, "job", "submit", file)
-    terminal.until("New name [one-2]:")
-    terminal.type("not allowed")
-    terminal.until("'not allowed' is not allowed")
-    terminal.type("")
-    assert terminal.finish() == 0
+    with Terminal(home, "job", "submit", file) as terminal:
+        terminal.until("New name [one-2]:")
+        terminal.type("not allowed")
+        terminal.until("'not allowed' is not allowed")
+        terminal.type("")
+        assert terminal.finish() == 0
     assert ("alice", "one-2") in openpai.jobs
     assert "jobName=one-2" in terminal.seen
 
@@ -415,8 +423,8 @@ def test_a_person_is_offered_a_new_name(home: Path, openpai: FakePAI, pai: Pai, 
 def test_an_interrupt_is_no_traceback(home: Path, openpai: FakePAI, pai: Pai) -> None:
     pai("cluster", "add", "lab", openpai.url, stdin=TOKEN)
     openpai.add_job("one", states=deque([{"state": "RUNNING"}]))
-    terminal = Terminal(home, "job", "wait", "one")
-    terminal.until("RUNNING")
-    terminal.process.send_signal(2)
-    assert terminal.finish() == 130
+    with Terminal(home, "job", "wait", "one") as terminal:
+        terminal.until("RUNNING")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.finish() == 130
     assert "Traceback" not in terminal.seen
