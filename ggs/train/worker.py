@@ -36,7 +36,7 @@ def main(config: TrainConfig) -> None:
     if config.download and local_rank == 0:
         data.download(config)  # the others of this machine wait for us in the rendezvous below
     group = _join(config, device, local_size)
-    train(config, device, group, _background_group(config))
+    train(config, device, group)
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -51,16 +51,8 @@ def pick_device(config: TrainConfig, local_rank: int) -> torch.device:
     return device
 
 
-def train(
-    config: TrainConfig,
-    device: torch.device,
-    group: ProcessGroup | None,
-    background: ProcessGroup | None = None,
-) -> dict[str, Any]:
-    """Train in an existing process group and return the summary, on rank 0 also written and printed.
-
-    ``background`` is another group of the same workers, for checkpoints.
-    """
+def train(config: TrainConfig, device: torch.device, group: ProcessGroup | None) -> dict[str, Any]:
+    """Train in an existing process group and return the summary, on rank 0 also written and printed."""
     collectives = Collectives(group)
     spec = data.spec(config)
     channels = models.input_channels(config.model, spec.channels)
@@ -78,7 +70,9 @@ def train(
         _open_results(trainer, resumed)
     try:
         if config.checkpoint_dir is not None:
-            trainer.checkpointer = Checkpointer(config.checkpoint_dir, trainer, background)
+            trainer.checkpointer = Checkpointer(
+                config.checkpoint_dir, trainer, _background_group(config)
+            )
         trainer.run()
         if trainer.checkpointer:
             trainer.checkpointer.finish()
@@ -106,7 +100,8 @@ def _open_results(trainer: Trainer, resumed: Loaded | None) -> None:
 
 
 def _background_group(config: TrainConfig) -> ProcessGroup | None:
-    if config.checkpoint_dir is None or not dist.is_initialized():
+    """A group for the checkpoints' thread: collectives of two threads in one group would mix."""
+    if not dist.is_initialized():
         return None
     timeout = timedelta(seconds=config.checkpoint_timeout)
     group = dist.new_group(backend="gloo", timeout=timeout)
