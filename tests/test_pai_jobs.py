@@ -102,6 +102,9 @@ def test_the_trainer_knows_every_flag(file: Path) -> None:
         assert settings.model == file.stem.split("-")[0].replace("smoke", "lenet5")
         assert settings.epochs == Job.load(file).parameters["epochs"]
         assert settings.density == 0.001
+        if file.stem != "smoke":
+            assert str(settings.run_dir) == "/mnt/my-storage/ggs/ann~job"
+            assert settings.checkpoint_dir == settings.run_dir / "checkpoints"
         assert settings.backend == ("gloo" if file.stem == "smoke" else "nccl")
 
 
