@@ -15,11 +15,12 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from ggs import exchange as exchanges
 from ggs.batchnorm import BatchNormMode
 from ggs.capture import UpdateCapture, weight_decay_applied
 from ggs.collectives import ProcessGroup
 from ggs.errors import CheckpointError, ConfigurationError, NonFiniteError
-from ggs.exchange import AllGather, Task
+from ggs.exchange import ExchangeName, Task
 from ggs.flat import FlatParameters
 from ggs.schedule import DensitySchedule, check_density, exponential_warmup, selected_count
 from ggs.wire_layout import check_format
@@ -53,6 +54,7 @@ class GGS(DistributedOptimizer):
         values: how a selected value travels: "fp32", "bf16", "int8", "int4", "sign", or "fp64" for
             float64 parameters. The rounding error stays in the residual.
         batchnorm: how batch-norm layers are kept, see ``ggs.batchnorm``.
+        exchange: how the selections reach the other workers, see ``ggs.exchange``.
         dense_below: parameters with fewer elements are exchanged whole in every step; 0 for none.
         max_consecutive_skips: so many skipped steps in a row raise NonFiniteError.
         process_group: a ``torch.distributed`` group; None for the default one.
@@ -72,6 +74,7 @@ class GGS(DistributedOptimizer):
         warmup_steps: int = 0,
         scope: Scope = "global",
         values: str = "fp32",
+        exchange: ExchangeName = "allgather",
         batchnorm: BatchNormMode = "average",
         dense_below: int = 0,
         max_consecutive_skips: int = 100,
@@ -81,11 +84,13 @@ class GGS(DistributedOptimizer):
         if scope not in get_args(Scope):
             raise ConfigurationError(f"scope is {scope!r}: choose 'global' or 'tensor'")
         check_format(values)
+        exchanges.check(exchange)
         settings = {
             "density": density if isinstance(density, float) else "a schedule",
             "warmup_steps": warmup_steps,
             "scope": scope,
             "values": values,
+            "exchange": exchange,
             "batchnorm": batchnorm,
             "dense_below": dense_below,
         }
@@ -101,7 +106,7 @@ class GGS(DistributedOptimizer):
         self._segments = self._flat.segments(per_tensor=scope == "tensor")
         offsets = (*(start for start, _ in self._segments), len(self._sparse))
         task = Task(self._sparse, offsets, values, self._check_finite)
-        self._exchange = AllGather(self.collectives, task)
+        self._exchange = exchanges.create(exchange, self.collectives, task)
 
     def density_at(self, step: int) -> float:
         """The share of elements that step ``step`` (0, 1, …) sends."""
@@ -145,7 +150,11 @@ class GGS(DistributedOptimizer):
 
     def _own_state(self) -> dict[str, Any]:
         residual = {slot.name: slot.view(self.residual) for slot in self._flat.slots}
-        return {**super()._own_state(), "residual": residual}
+        return {
+            **super()._own_state(),
+            "residual": residual,
+            "exchange": dict(self._exchange.state),
+        }
 
     def _check_own_state(self, own: dict[str, Any]) -> None:
         found = {name: tuple(tensor.shape) for name, tensor in own.get("residual", {}).items()}
@@ -161,6 +170,7 @@ class GGS(DistributedOptimizer):
         super()._load_own_state(own)
         for slot in self._flat.slots:
             slot.view(self.residual).copy_(own["residual"][slot.name])
+        self._exchange.state.update(own["exchange"])
 
 
 def _schedule(density: float | DensitySchedule, warmup_steps: int) -> DensitySchedule:

@@ -1,0 +1,255 @@
+"""By index range: each worker owns one range, sums what all send for it, and selects again.
+
+Sends about 3·k elements a worker and step however many workers there are. The scheme is Ok-Topk's
+(S. Li, T. Hoefler, "Near-optimal sparse allreduce for distributed deep learning", PPoPP 2022), which
+thresholds where we select exactly, so that every message has a size known beforehand:
+
+1. a worker selects from each range the number of elements that is the range's share, and sends them
+   to the owner (of its own range, nothing);
+2. the owner adds what it receives to *its own residual*, in rank order, and selects from there;
+3. what it selected goes to all workers. What it did not is in its residual already, so nothing is
+   lost and there is no bookkeeping: the sum of all residuals is what the weights still lack.
+
+So that the ranges' shares are the global selection, the ranges are moved until each holds the same
+part of what the workers would select from the whole.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from ggs.collectives import Collectives
+from ggs.exchange.base import Exchange, Task, Update
+from ggs.select import Selector
+from ggs.wire import decode, encode, message_size
+
+BUDGET = 3.0
+"""Bytes that a worker may send in a step, as a multiple of its whole selection as one message."""
+BALANCE_STEPS = 64
+"""Steps between two moves of the ranges; before that, at the powers of two."""
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Who owns what, and how many elements of it travel.
+
+    Attributes:
+        bounds: N + 1 indices; rank j owns [bounds[j], bounds[j + 1]).
+        offsets: for each rank, the borders of the segments of its range, from its start.
+        first: for each rank, how many elements of each segment every other worker sends it.
+        second: for each rank, how many of each segment it sends to all.
+    """
+
+    bounds: tuple[int, ...]
+    offsets: tuple[tuple[int, ...], ...]
+    first: tuple[tuple[int, ...], ...]
+    second: tuple[tuple[int, ...], ...]
+
+    def numel(self, rank: int) -> int:
+        """Size of a rank's range."""
+        return self.bounds[rank + 1] - self.bounds[rank]
+
+
+@lru_cache(maxsize=64)
+def ranges(
+    offsets: tuple[int, ...],
+    counts: tuple[int, ...],
+    size: int,
+    values_format: str,
+    balanced: tuple[int, ...] | None,
+) -> Ranges:
+    """The ranges of ``size`` workers.
+
+    Args:
+        offsets, counts: the segments, and how many elements are selected from each.
+        balanced: bounds to use where they leave room enough; None for ranges of equal size.
+    """
+    numel, count = offsets[-1], sum(counts)
+    room = 4 * -(-count // size)
+    if balanced is not None and all(b - a >= room for a, b in pairwise(balanced)):
+        shares = [count * rank // size for rank in range(size + 1)]
+        first = tuple((b - a,) for a, b in pairwise(shares))
+        own = tuple((0, b - a) for a, b in pairwise(balanced))
+        return _with_second(balanced, own, first, values_format, count)
+    bounds = tuple(numel * rank // size for rank in range(size + 1))
+    own, first = zip(*(_cut(offsets, counts, a, b) for a, b in pairwise(bounds)), strict=True)
+    return _with_second(bounds, own, first, values_format, count)
+
+
+def _cut(
+    offsets: tuple[int, ...], counts: tuple[int, ...], start: int, stop: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The parts of the segments in [start, stop), from its start, with their parts of the counts."""
+    borders, parts = [0], []
+    for (a, b), count in zip(pairwise(offsets), counts, strict=True):
+        low, high = max(a, start), min(b, stop)
+        if low < high:
+            borders.append(high - start)
+            parts.append(count * (high - a) // (b - a) - count * (low - a) // (b - a))
+    return (tuple(borders), tuple(parts)) if parts else ((0, 0), (0,))
+
+
+def _with_second(
+    bounds: tuple[int, ...],
+    offsets: tuple[tuple[int, ...], ...],
+    first: tuple[tuple[int, ...], ...],
+    values_format: str,
+    count: int,
+) -> Ranges:
+    """Let the owners send what the budget leaves: from half to N times what each worker sent them."""
+    size = len(first)
+
+    def scaled(factor: float) -> Ranges:
+        second = tuple(
+            tuple(
+                min(b - a, int(part * factor + 0.5))
+                for (a, b), part in zip(pairwise(borders), parts, strict=True)
+            )
+            for borders, parts in zip(offsets, first, strict=True)
+        )
+        return Ranges(bounds, offsets, first, second)
+
+    budget = BUDGET * message_size(bounds[-1], count, values_format)
+    low, high = 0.5, float(size)
+    if bytes_sent(scaled(high), values_format) <= budget:
+        return scaled(high)
+    for _ in range(20):
+        middle = (low + high) / 2
+        fits = bytes_sent(scaled(middle), values_format) <= budget
+        low, high = (middle, high) if fits else (low, middle)
+    return scaled(low)
+
+
+def first_sizes(found: Ranges, values_format: str) -> list[int]:
+    """Bytes of the message to each rank."""
+    return [
+        message_size(found.numel(rank), sum(parts), values_format)
+        for rank, parts in enumerate(found.first)
+    ]
+
+
+def second_size(found: Ranges, values_format: str) -> int:
+    """Bytes of the message to all: the longest of any owner, since all must be equally long."""
+    return max(
+        message_size(found.numel(rank), sum(parts), values_format)
+        for rank, parts in enumerate(found.second)
+    )
+
+
+def bytes_sent(found: Ranges, values_format: str) -> int:
+    """Bytes that the worker that sends most sends in a step."""
+    first = first_sizes(found, values_format)
+    return sum(first) - min(first) + (len(first) - 1) * second_size(found, values_format)
+
+
+class Split(Exchange):
+    """Reduce-scatter and all-gather of selections, by index range."""
+
+    def __init__(self, collectives: Collectives, task: Task) -> None:
+        super().__init__(collectives, task)
+        self.state = {"bounds": None}
+        self._bounds: tuple[int, ...] | None = None
+        self._whole = Selector(task.numel)
+
+    def run(self, counts: Sequence[int], step: int) -> Iterator[Update]:
+        """See ``Exchange.run``."""
+        if len(counts) == 1:  # what each tensor sends is given, so there is nothing to balance
+            self._balance(counts[0], step)
+        bounds = self.state["bounds"]
+        found = ranges(
+            self.task.offsets,
+            tuple(counts),
+            self.collectives.size,
+            self.task.values_format,
+            None if bounds is None else tuple(bounds),
+        )
+        if found.bounds != self._bounds:
+            self._bounds = found.bounds
+            self._first = Selector(self.task.numel)
+            self._second = Selector(found.numel(self.collectives.rank))
+        self._to_owners(found)
+        yield from self._to_all(found)
+
+    def _balance(self, count: int, step: int) -> None:
+        """Move the ranges so that each holds the same part of the mean worker's selection."""
+        size, residual = self.collectives.size, self.task.residual
+        bounds = self.state["bounds"]
+        known = bounds is not None and len(bounds) == size + 1
+        if known and step % BALANCE_STEPS and step & (step - 1):
+            return
+        self.state["bounds"] = None
+        if count < size or count * 8 > len(residual):
+            return
+        indices, values = self._whole.select_(residual, count)
+        residual[indices] = values
+        places = torch.tensor([count * rank // size for rank in range(1, size)])
+        cuts = indices[places.to(indices.device)]
+        mean = self.collectives.all_reduce_sum_(cuts) // size
+        self.state["bounds"] = [0, *mean.tolist(), len(residual)]
+
+    def _to_owners(self, found: Ranges) -> None:
+        """Every worker's selection from each range arrives in the residual of the range's owner."""
+        task, rank, size = self.task, self.collectives.rank, self.collectives.size
+        borders = [0]
+        for start, inner in zip(found.bounds, found.offsets, strict=False):
+            borders += [start + border for border in inner[1:]]
+        counts = [
+            0 if owner == rank else part for owner in range(size) for part in found.first[owner]
+        ]
+        indices, values = self._first.select_segments_(task.residual, borders, counts)
+        task.check(indices, values)
+        self.selected = len(values)
+        sizes = first_sizes(found, task.values_format)
+        incoming = [0 if source == rank else sizes[rank] for source in range(size)]
+        sizes[rank] = 0
+        messages = torch.empty(sum(sizes), dtype=torch.uint8, device=values.device)
+        place = start = 0
+        for owner, length in enumerate(sizes):
+            if owner == rank:
+                continue
+            stop = start + sum(found.first[owner])
+            own, part = indices[start:stop], values[start:stop]
+            _, sent = encode(
+                own - found.bounds[owner],
+                part,
+                found.numel(owner),
+                task.values_format,
+                out=messages[place : place + length],
+            )
+            task.residual[own] = part - sent
+            place, start = place + length, stop
+        received = self.collectives.all_to_all(messages, sizes, incoming)
+        self._add(found, received.view(size - 1, -1))
+
+    def _add(self, found: Ranges, rows: Tensor) -> None:
+        task, rank = self.task, self.collectives.rank
+        own = task.residual[found.bounds[rank] : found.bounds[rank + 1]]
+        for row in rows:
+            indices, values = decode(
+                row, found.numel(rank), sum(found.first[rank]), task.values_format
+            )
+            own.index_add_(0, indices, values.to(own.dtype))
+
+    def _to_all(self, found: Ranges) -> Iterator[Update]:
+        """The owners' selections arrive at every worker."""
+        task, rank = self.task, self.collectives.rank
+        start, numel = found.bounds[rank], found.numel(rank)
+        own = task.residual[start : start + numel]
+        indices, values = self._second.select_segments_(
+            own, found.offsets[rank], found.second[rank]
+        )
+        task.check(indices + start, values)
+        self.selected += len(values)
+        message = values.new_zeros(second_size(found, task.values_format), dtype=torch.uint8)
+        length = message_size(numel, len(values), task.values_format)
+        _, sent = encode(indices, values, numel, task.values_format, out=message[:length])
+        own[indices] = values - sent
+        for owner, row in enumerate(self.collectives.all_gather(message)):
+            count = sum(found.second[owner])
+            length = message_size(found.numel(owner), count, task.values_format)
+            places, part = decode(row[:length], found.numel(owner), count, task.values_format)
+            yield Update(places + found.bounds[owner], part)

@@ -1,0 +1,174 @@
+"""Every exchange: bit-identical replicas, nothing lost, exact resume, every byte counted."""
+
+import copy
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import ggs
+from ggs.exchange import allgather, split
+from tests.models import backward, build
+from tests.test_optimizer import non_batchnorm
+from tests.worker_pool import WorkerPool
+
+SIZES = [2, 3, 4, 5]
+EXCHANGES = ["allgather", "split"]
+
+
+def make(model: nn.Module, exchange: str, **options: Any) -> ggs.GGS:
+    options = {"density": 0.05, "warmup_steps": 6, "exchange": exchange, **options}
+    return ggs.GGS(torch.optim.AdamW(model.parameters(), lr=0.01), model, **options)
+
+
+def _replicas(rank: int, size: int, exchange: str, cases: list[dict[str, Any]]) -> list[Any]:
+    allgather.PIECE_BYTES = 200  # so that small models too travel in several pieces
+    found = []
+    for case in cases:
+        model = build(case.pop("model"), case.pop("dtype", torch.float32), seed=1 + rank)
+        optimizer = make(model, exchange, **case)
+        history = []
+        for step in range(12):
+            backward(model, step, rank)
+            optimizer.step()
+            history.append(non_batchnorm(model))
+        found.append(history)
+    return found
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_replicas_are_bit_identical(workers: WorkerPool, exchange: str, size: int) -> None:
+    cases: list[dict[str, Any]] = [
+        {"model": "plain", "dense_below": 6},
+        {"model": "batchnorm", "values": "int4"},
+        {"model": "plain", "scope": "tensor", "values": "bf16"},
+        {"model": "non_contiguous", "dtype": torch.float64, "values": "fp64"},
+        {"model": "channels_last", "dtype": torch.bfloat16},
+        {"model": "tied", "values": "sign", "density": 0.001},
+    ]
+    results = workers.run(size, _replicas, exchange, cases)
+    for case, histories in zip(cases, zip(*results, strict=True), strict=True):
+        for other in histories[1:]:
+            for step, (first, second) in enumerate(zip(histories[0], other, strict=True)):
+                for name in first:
+                    assert torch.equal(first[name], second[name]), (case, step, name)
+        start, end = histories[0][0], histories[0][-1]
+        assert any(not torch.equal(start[name], end[name]) for name in start), case
+
+
+def _conserve(rank: int, size: int, exchange: str, values: str, scope: str) -> dict[str, Any]:
+    """SGD on given integer gradients: its updates do not depend on the weights, and sum exactly."""
+    allgather.PIECE_BYTES = 100
+    model = nn.Sequential(nn.Linear(40, 9, bias=False), nn.Linear(9, 7)).double()
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    sgd = torch.optim.SGD(model.parameters(), lr=2.0**-5)
+    optimizer = ggs.GGS(sgd, model, density=0.03, warmup_steps=8, exchange=exchange,
+                        values=values, scope=scope, dense_below=8)  # fmt: skip
+    total = [torch.zeros_like(p) for p in model.parameters()]
+    generator = torch.Generator().manual_seed(rank)
+    for _ in range(40):
+        for parameter, updates in zip(model.parameters(), total, strict=True):
+            gradient = torch.randint(-8, 9, parameter.shape, generator=generator).double()
+            parameter.grad = gradient
+            updates -= gradient * 2.0**-5
+        optimizer.step()
+    residual = optimizer.state_dict()["ggs"]["residual"]
+    return {
+        "arrived": torch.cat([p.detach().reshape(-1) for p in model.parameters()]),
+        "updates": torch.cat([t.reshape(-1) for t in total]),
+        "residual": torch.cat([residual[name].reshape(-1) for name, _ in model.named_parameters()]),
+    }
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize(
+    ("values", "scope"), [("fp64", "global"), ("fp32", "tensor"), ("int8", "global")]
+)
+def test_nothing_is_lost(
+    workers: WorkerPool, exchange: str, size: int, values: str, scope: str
+) -> None:
+    """Mean of all updates = what arrived in the weights + mean of what the residuals still hold."""
+    results = workers.run(size, _conserve, exchange, values, scope)
+    residual = torch.stack([result["residual"] for result in results]).mean(0)
+    updates = torch.stack([result["updates"] for result in results]).mean(0)
+    torch.testing.assert_close(results[0]["arrived"] + residual, updates, rtol=1e-12, atol=1e-13)
+    assert residual.abs().max() > 0
+
+
+def _at_density_1(rank: int, size: int, exchange: str) -> torch.Tensor:
+    model = build("plain", torch.float64)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    if exchange == "dense":
+        optimizer: torch.optim.Optimizer = ggs.Dense(sgd, model)
+    else:
+        optimizer = ggs.GGS(sgd, model, density=1.0, values="fp64", exchange=exchange)
+    for step in range(8):
+        backward(model, step, rank)
+        optimizer.step()
+        if exchange != "dense":
+            assert not optimizer.residual.any()
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+@pytest.mark.parametrize("size", [2, 5])
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_sgd_at_density_1_is_dense_training(workers: WorkerPool, exchange: str, size: int) -> None:
+    dense = workers.run(size, _at_density_1, "dense")[0]
+    for found in workers.run(size, _at_density_1, exchange):
+        torch.testing.assert_close(found, dense, rtol=1e-12, atol=1e-14)
+
+
+def _resume(rank: int, size: int, exchange: str) -> bool:
+    def run(model: nn.Module, optimizer: ggs.GGS, start: int, stop: int) -> None:
+        for step in range(start, stop):
+            backward(model, step, rank)
+            if step == 6 and rank == 1:
+                next(p for p in model.parameters() if p.grad is not None).grad.fill_(float("nan"))
+            optimizer.step()
+            assert optimizer.statistics.skipped == (step == 6)
+
+    model = build("batchnorm")
+    optimizer = make(model, exchange, values="int8")
+    run(model, optimizer, 0, 9)
+    saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    run(model, optimizer, 9, 20)
+    resumed = build("batchnorm")
+    second = make(resumed, exchange, values="int8")
+    resumed.load_state_dict(saved[0])
+    second.load_state_dict(saved[1])
+    run(resumed, second, 9, 20)
+    return torch.equal(optimizer.residual, second.residual) and all(
+        torch.equal(a, b)
+        for a, b in zip(model.state_dict().values(), resumed.state_dict().values(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("size", [2, 4, 5])
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_resume_is_the_uninterrupted_run(workers: WorkerPool, exchange: str, size: int) -> None:
+    assert all(workers.run(size, _resume, exchange))
+
+
+@pytest.mark.parametrize("values", ["fp32", "int4"])
+@pytest.mark.parametrize("size", [2, 3, 7, 16, 100, 1024])
+@pytest.mark.parametrize("count", [1, 25_557, 255_570, 25_557_032])
+def test_ranges_cover_everything_within_the_budget(size: int, count: int, values: str) -> None:
+    numel = 25_557_032
+    found = split.ranges((0, numel), (count,), size, values, None)
+    assert found.bounds[0] == 0
+    assert found.bounds[-1] == numel
+    assert sum(sum(parts) for parts in found.first) == count
+    for rank, (a, b) in enumerate(pairwise(found.bounds)):
+        assert sum(found.first[rank]) <= b - a
+        assert sum(found.first[rank]) <= 2 * sum(found.second[rank]) <= 2 * (b - a)
+        assert found.offsets[rank][-1] == b - a
+    if count == numel:
+        assert sum(sum(parts) for parts in found.second) == numel
+    if count > size:  # else the messages are hardly more than their headers
+        whole = split.message_size(numel, count, values)
+        assert split.bytes_sent(found, values) <= split.BUDGET * whole
