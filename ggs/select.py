@@ -1,6 +1,8 @@
 """Exact top-k by magnitude over a flat residual, with what is selected taken out of it."""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -8,6 +10,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from ggs.select_cpu import CpuSelector
+    from ggs.select_triton import TritonSelector
 
 
 def select_reference(residual: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -42,6 +45,7 @@ class Selector:
     def __init__(self, numel: int) -> None:
         self.numel = numel
         self._by_offsets: dict[tuple[int, ...], CpuSelector] = {}
+        self._by_segment: dict[tuple[int, int], TritonSelector] = {}
 
     def select_(self, residual: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Takes the k largest magnitudes out of `residual`.
@@ -82,14 +86,27 @@ class Selector:
         """
         if residual.device.type == "cpu":
             return self._cpu(tuple(offsets)).select_(residual, counts, update)
-        if update is not None:
+        found = []
+        for i, (start, stop) in enumerate(pairwise(offsets)):
+            part = residual[start:stop]
+            source = None if update is None else update[start:stop]
+            indices, values = self._elsewhere((start, stop), part, counts[i], source)
+            found.append((indices + start, values))
+        return torch.cat([pair[0] for pair in found]), torch.cat([pair[1] for pair in found])
+
+    def _elsewhere(
+        self, segment: tuple[int, int], residual: Tensor, k: int, update: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        if residual.device.type == "cuda" and find_spec("triton"):
+            from ggs.select_triton import TritonSelector
+
+            kernels = self._by_segment.setdefault(segment, TritonSelector())
+            found = kernels.select_(residual, k, update)
+            if found is not None:
+                return found
+        elif update is not None:
             residual.add_(update)
-        parts = []
-        for start, stop, count in zip(offsets, offsets[1:], counts, strict=False):
-            indices, values = select_reference(residual[start:stop], count)
-            parts.append((indices + start, values))
-        indices = torch.cat([part[0] for part in parts])
-        values = torch.cat([part[1] for part in parts])
+        indices, values = select_reference(residual, k)
         residual[indices] = 0
         return indices, values
 

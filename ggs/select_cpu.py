@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ggs import select_kernels as kernels
 from ggs.compiled import run_threads, threads_for
+from ggs.select_steering import Steering, sampled_rank
 
 Array = Any  # numpy arrays
 
@@ -24,9 +25,6 @@ SCAN_GRAIN = 1 << 16
 """Elements that are worth waking a thread for."""
 FINISH_GRAIN = 1 << 15
 SAMPLE_LEAST, SAMPLE_MOST = 4096, 1 << 18
-MARGIN_LEAST, MARGIN_MOST = 0.003, 0.5
-"""How far below the expected threshold to scan, as a share of it."""
-
 _INTEGERS = {torch.float32: np.int32, torch.float64: np.int64}
 
 
@@ -57,12 +55,7 @@ class CpuSelector:
     def __init__(self, offsets: Sequence[int]) -> None:
         self.offsets = np.asarray(offsets, dtype=np.int64)
         size = len(self.offsets) - 1
-        self.last = np.full(size, np.nan)
-        """Last magnitude that was selected from each segment; NaN if unknown."""
-        self.trend = np.ones(size)
-        """How the last such magnitude compares with the one before, smoothed."""
-        self.error = np.full(size, 0.02)
-        """How far off the expected magnitude was, as a share of it, smoothed."""
+        self.steering = Steering(size)
         self._plan: tuple[tuple[Any, ...], _Plan] | None = None
         self._found = np.empty(0, np.int64)
         self._taken = np.empty(0, np.float32)
@@ -79,13 +72,11 @@ class CpuSelector:
         selected = np.empty(len(indices), values.dtype)
         task = _Task(self, values, bits, mask, wanted, indices, selected)
         active = wanted > 0
-        known = np.isfinite(self.last)
+        known = self.steering.known
         if update is not None and bool((active & ~known).any()):
             residual.add_(update)
             update = None
-        margin = np.clip(3 * self.error, MARGIN_LEAST, MARGIN_MOST)
-        lowered = np.where(known, self.last * self.trend * (1 - margin), 0)
-        thresholds = lowered.astype(values.dtype).view(integer)
+        thresholds = self.steering.thresholds().astype(values.dtype).view(integer)
         thresholds[~active] = mask
         for s in np.flatnonzero(active & ~known & (wanted < np.diff(self.offsets))).tolist():
             thresholds[s] = task.sampled_threshold(s)
@@ -112,16 +103,6 @@ class CpuSelector:
         if len(self._found) < size or len(self._found) > 4 * size or self._taken.dtype != dtype:
             self._found, self._taken = np.empty(size, np.int64), np.empty(size, dtype)
         return self._found, self._taken
-
-    def learn(self, segments: Array, magnitudes: Array) -> None:
-        """Steers the next thresholds of `segments` by the least `magnitudes` selected now."""
-        last, trend = self.last[segments], self.trend[segments]
-        usual = (last > 0) & (magnitudes > 0)
-        with np.errstate(over="ignore"):
-            growth = np.where(usual, magnitudes / np.where(usual, last, 1), 1).clip(0.5, 2)
-        self.error[segments] += 0.2 * (np.abs(growth - trend) - self.error[segments])
-        self.trend[segments] += 0.2 * (growth - trend)
-        self.last[segments] = magnitudes
 
 
 class _Task:
@@ -196,7 +177,7 @@ class _Task:
         )
         good = np.flatnonzero(active & (exact >= 0))
         magnitudes = exact[good].astype(self.bits.dtype).view(self.values.dtype)
-        self.owner.learn(good, magnitudes.astype(np.float64))
+        self.owner.steering.learn(good, magnitudes.astype(np.float64))
         return active & (exact < 0)
 
     def sampled_threshold(self, s: int) -> int:
@@ -206,9 +187,7 @@ class _Task:
         size = min(length, max(SAMPLE_LEAST, min(SAMPLE_MOST, 64 * length // k)))
         sample = np.empty(size, self.bits.dtype)
         kernels.sample(self.bits, self.mask, start, stop, size, sample)
-        expected = size * k / length
-        rank = k if size == length else int(expected + 4 * expected**0.5) + 3
-        rank = min(rank, size)
+        rank = sampled_rank(size, length, k)
         return int(np.partition(sample, size - rank)[size - rank])
 
     def _exact_threshold(self, s: int) -> tuple[Any, int]:

@@ -1,0 +1,62 @@
+"""Compiled kernels: they work where nothing can be cached, in threads, and after a fork."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+import torch
+from numba.core import caching
+
+from ggs.compiled import compiled, run_threads, threads_for
+
+
+def double(values: np.ndarray, first: int, last: int) -> int:
+    for i in range(first, last):
+        values[i] *= 2
+    return last - first
+
+
+def test_without_a_place_for_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a read-only installation and a user without a home directory."""
+    monkeypatch.setattr(caching.CodeLibraryCacheImpl, "_locator_classes", [])
+    monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
+    values = np.ones(3)
+    assert compiled(double)(values, 0, 2) == 2
+    assert values.tolist() == [2, 2, 1]
+
+
+def test_results_come_in_the_order_of_the_calls() -> None:
+    values = np.ones(100)
+    calls = [(values, 10 * i, 10 * i + i) for i in range(10)]
+    assert run_threads(double, calls) == list(range(10))
+    assert values.sum() == 100 + 45
+    assert run_threads(double, []) == []
+
+
+def test_a_threads_error_is_the_callers() -> None:
+    def fail(number: int) -> int:
+        if number == 0:
+            raise ZeroDivisionError
+        return number
+
+    with pytest.raises(ZeroDivisionError):
+        run_threads(fail, [(0,), (1,)])
+
+
+def test_small_work_stays_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    assert [threads_for(work, 100) for work in (0, 99, 199, 200, 10_000)] == [1, 1, 1, 2, 8]
+    seen = run_threads(threading.get_ident, [()])
+    assert seen == [threading.get_ident()]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_after_a_fork() -> None:
+    """A forked data loader inherits the pool's object but none of its threads."""
+    run_threads(double, [(np.ones(1), 0, 1)] * 3)
+    child = os.fork()
+    if child == 0:
+        done = run_threads(double, [(np.ones(1), 0, 1)] * 3) == [1, 1, 1]
+        os._exit(0 if done else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
