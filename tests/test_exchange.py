@@ -171,4 +171,4 @@ def test_ranges_cover_everything_within_the_budget(size: int, count: int, values
         assert sum(sum(parts) for parts in found.second) == numel
     if count > size:  # else the messages are hardly more than their headers
         whole = split.message_size(numel, count, values)
-        assert split.bytes_sent(found, values) <= split.BUDGET * whole
+        assert split.bytes_sent(found, values) <= 3.2 * whole

@@ -113,14 +113,18 @@ def _with_second(
         )
         return Ranges(bounds, offsets, first, second)
 
-    budget = BUDGET * message_size(bounds[-1], count, values_format)
+    first_bytes = _first_bytes(first_sizes(scaled(0.0), values_format))
+    budget = BUDGET * message_size(bounds[-1], count, values_format) - first_bytes
+
+    def fits(factor: float) -> bool:
+        return (size - 1) * second_size(scaled(factor), values_format) <= budget
+
     low, high = 0.5, float(size)
-    if bytes_sent(scaled(high), values_format) <= budget:
+    if fits(high):
         return scaled(high)
     for _ in range(20):
         middle = (low + high) / 2
-        fits = bytes_sent(scaled(middle), values_format) <= budget
-        low, high = (middle, high) if fits else (low, middle)
+        low, high = (middle, high) if fits(middle) else (low, middle)
     return scaled(low)
 
 
@@ -134,16 +138,24 @@ def first_sizes(found: Ranges, values_format: str) -> list[int]:
 
 def second_size(found: Ranges, values_format: str) -> int:
     """Bytes of the message to all: the longest of any owner, since all must be equally long."""
-    return max(
-        message_size(found.numel(rank), sum(parts), values_format)
-        for rank, parts in enumerate(found.second)
-    )
+    messages = {(found.numel(rank), sum(parts)) for rank, parts in enumerate(found.second)}
+    whole = {numel for numel, count in messages if numel == count}
+    widest = dict(sorted((count, numel) for numel, count in messages if numel > count))
+    widest = {numel: numel for numel in whole if numel == max(whole)} | widest
+    return max(message_size(numel, count, values_format) for count, numel in widest.items())
+
+
+def _first_bytes(sizes: list[int]) -> int:
+    """What the worker that sends most sends to the owners."""
+    return sum(sizes) - min(sizes)
 
 
 def bytes_sent(found: Ranges, values_format: str) -> int:
     """Bytes that the worker that sends most sends in a step."""
-    first = first_sizes(found, values_format)
-    return sum(first) - min(first) + (len(first) - 1) * second_size(found, values_format)
+    others = len(found.first) - 1
+    return _first_bytes(first_sizes(found, values_format)) + others * second_size(
+        found, values_format
+    )
 
 
 class Split(Exchange):
