@@ -201,10 +201,20 @@ def test_a_signal_stops_all(start: Start, tmp_path: Path, number: signal.Signals
     assert all(is_gone(process) for pair in workers.values() for process in pair)
 
 
+def test_a_signal_ends_the_wait_for_other_tasks(start: Start, tmp_path: Path) -> None:
+    path = script(tmp_path, SLEEPER)
+    launcher = start("--script", path, str(tmp_path), variables=two_tasks(free_ports(1))[1])
+    wait_for(lambda: any("waiting for task worker-0" in text for text in log(tmp_path)))
+    launcher.send_signal(signal.SIGTERM)
+    assert launcher.wait(20) == exit_codes.RETRY
+    assert log(tmp_path)[-1] == "ggs: stopped by SIGTERM"
+
+
 FAILING = """
 import os, sys, time
 from ggs.errors import ConfigurationError
-if os.environ["RANK"] == "1":
+print(*[os.environ[name] for name in ("NODE_RANK", "LOCAL_RANK", "RANK", "WORLD_SIZE")])
+if os.environ["RANK"] == "2":
     if sys.argv[1] == "user":
         raise ConfigurationError("lr=-1 is below 0")
     raise OSError("boom")
@@ -216,21 +226,34 @@ while True:
 @pytest.mark.parametrize(
     ("kind", "code", "last"),
     [
-        ("user", exit_codes.NEVER_RETRY, ["ggs: rank 1 on task worker-1: lr=-1 is below 0"]),
+        ("user", exit_codes.NEVER_RETRY, ["ggs: rank 2 on task worker-0: lr=-1 is below 0"]),
         ("bug", exit_codes.RETRY, ['    raise OSError("boom")', "OSError: boom"]),
     ],
 )
 def test_a_failure_ends_all_tasks_with_its_cause_and_code(
     start: Start, tmp_path: Path, kind: str, code: int, last: list[str]
 ) -> None:
-    path = script(tmp_path, FAILING)
-    launchers = [start("--script", path, kind, variables=task) for task in two_tasks(free_ports(1))]
+    """In a job of two roles with one and two workers a task: ranks follow the order of the roles."""
+    resources = {"chief": "1,4,8192,0", "worker": "2,4,8192,0"}
+    ports = {"SynPort": str(free_ports(1)[0])}
+    line = ["--device", "cpu", "--script", script(tmp_path, FAILING), kind]
+    launchers = [
+        start(
+            *line,
+            variables=pai_variables(
+                {"chief": 1, "worker": 1}, role, 0, ports=ports, resources=resources
+            ),
+        )
+        for role in ("chief", "worker")
+    ]
     assert [launcher.wait(90) for launcher in launchers] == [code, code]
-    for task in (0, 1):
+    for task, ranks in enumerate([{"0 0 0 3"}, {"1 0 1 3", "1 1 2 3"}]):
         lines = log(tmp_path, task)
+        assert "1 1 2 3" in log(tmp_path, 1)
+        assert ranks >= {text for text in lines if text.endswith(" 3")}
         assert lines[-len(last) :] == last
-        assert any(line.startswith("ggs: rank 1 on task worker-1:") for line in lines)
-        assert not any("ggs/pai" in line or "runpy" in line for line in lines)
+        assert any(text.startswith("ggs: rank 2 on task worker-0:") for text in lines)
+        assert not any("ggs/pai" in text or "runpy" in text for text in lines)
 
 
 def test_a_killed_task_ends_the_other(start: Start, tmp_path: Path) -> None:
@@ -325,6 +348,9 @@ def test_a_wrong_setting_is_one_line(
     assert output.out == ""
 
 
+SELF = "--script entrypoint.py"  # any file: it does not come to running it
+
+
 def without(variables: dict[str, str], *words: str) -> dict[str, str]:
     return {n: v for n, v in variables.items() if not any(word in n for word in words)}
 
@@ -333,10 +359,10 @@ def without(variables: dict[str, str], *words: str) -> dict[str, str]:
     ("line", "change", "message"),
     [
         ("--density 2", {}, "density"),
-        ("", {"PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX": "7"}, "=7 is out of range"),
-        ("", {"PAI_CURRENT_TASK_ROLE_NAME": "ps"}, "'ps' is not one of PAI_TASK_ROLE_LIST"),
-        ("", {"PAI_RESOURCE_worker": "4,8,8192,0"}, "4 GPUs, but PyTorch"),
-        ("", {"no": "PORT"}, "have no port to meet on"),
+        (SELF, {"PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX": "7"}, "=7 is out of range"),
+        (SELF, {"PAI_CURRENT_TASK_ROLE_NAME": "ps"}, "'ps' is not one of PAI_TASK_ROLE_LIST"),
+        (SELF, {"PAI_RESOURCE_worker": "99,8,8192,0"}, "99 GPUs, but PyTorch"),
+        (SELF, {"no": "PORT"}, "have no port to meet on"),
     ],
 )
 def test_a_wrong_start_is_one_line_through_the_real_entrypoint(

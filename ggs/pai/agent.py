@@ -10,8 +10,9 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStoreInfo,
 )
 
+from ggs.pai.meeting import Meeting
 from ggs.pai.placement import Placement
-from ggs.pai.rendezvous import Host, Meeting
+from ggs.pai.rendezvous import Host
 
 STORE_SECONDS = 120
 """How long agents wait for each other's entries in the store once they have met."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ggs.errors import GGSError
 from ggs.pai import exit_codes, failure
+from ggs.pai.environment import PAIEnvironment
 from ggs.pai.failure import Failure
 from ggs.pai.placement import (
     Devices,
@@ -35,10 +36,11 @@ from ggs.pai.rendezvous import meet
 from ggs.pai.worker import Order
 
 if TYPE_CHECKING:
-    from torch.distributed.elastic.agent.server.api import WorkerSpec
+    from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-    from ggs.pai.rendezvous import Meeting
+    from ggs.pai.agent import Agent
+    from ggs.pai.meeting import Meeting
 
 MONITOR_SECONDS = 0.1
 """How often the agent looks after its workers and the other nodes."""
@@ -72,6 +74,7 @@ def start(
     if is_worker(variables):
         function(*arguments)
         return exit_codes.SUCCESS
+    PAIEnvironment.from_mapping(variables)  # tells of a mistake before torch's import takes seconds
     placement = place(variables, options, visible_devices())
     _say(str(placement))
     return launch(placement, function, arguments, variables)
@@ -116,7 +119,7 @@ def launch(
 
 def _run(placement: Placement, meeting: "Meeting", order: Order, folder: Path) -> Failure | None:
     """Run the workers to the end of all nodes. Returns the root cause of a failure, on any node."""
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
     from ggs.pai.agent import Agent, OtherNodeFailed
 
@@ -124,17 +127,29 @@ def _run(placement: Placement, meeting: "Meeting", order: Order, folder: Path) -
     path.write_bytes(pickle.dumps(order))
     agent = Agent(_worker_spec(placement, meeting, path), DefaultLogsSpecs(log_dir=str(folder)))
     try:
-        with _quiet_agent():
-            result = agent.run()
+        result = _run_agent(agent)
         if result.is_failed():
             return meeting.settle(_first(result.failures, placement.task))
         return None if meeting.finish() else meeting.settle(None)
     except OtherNodeFailed:
         return meeting.settle(None)
-    except (SignalException, Stopped) as stop:
-        name = stop.sigval.name if isinstance(stop, SignalException) else str(stop)
+    except Stopped as stop:
+        if not meeting.gathered:
+            raise
         where = f"task {placement.task}"
-        return meeting.settle(Failure(where, f"stopped by {name}", exit_codes.RETRY, time.time()))
+        return meeting.settle(Failure(where, f"stopped by {stop}", exit_codes.RETRY, time.time()))
+
+
+def _run_agent(agent: "Agent") -> "RunResult":
+    """Run torch's agent. It has signal handlers of its own while it runs, which raise SignalException."""
+    from torch.distributed.elastic.multiprocessing import SignalException
+
+    try:
+        with stop_on_signals(), _quiet_agent():
+            result: RunResult = agent.run()
+    except SignalException as stop:
+        raise Stopped(stop.sigval) from None
+    return result
 
 
 def _worker_spec(placement: Placement, meeting: "Meeting", order: Path) -> "WorkerSpec":

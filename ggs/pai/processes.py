@@ -75,6 +75,7 @@ class Family:
 
     def end(self) -> None:
         """Kill all that are left, and reap them. A process inside the kernel may outlast 10 seconds."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # an impatient Ctrl-C can wait
         deadline = time.monotonic() + 10
         while (members := self._members()) and time.monotonic() < deadline:
             for member in members:
@@ -82,6 +83,7 @@ class Family:
                     os.kill(member, signal.SIGKILL)
             time.sleep(0.01)
         _prctl(_PR_SET_CHILD_SUBREAPER, 0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _members(self) -> list[int]:
         """Those that still run; reaps on the way those that have ended and are our own children."""

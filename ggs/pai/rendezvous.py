@@ -13,62 +13,16 @@ The connections are neither encrypted nor authenticated, like those of gloo and 
 import socket
 import sys
 import time
-from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import Any
 
 from ggs.errors import MismatchError, RendezvousError
-from ggs.pai import exit_codes
 from ggs.pai.channel import ANSWER_SECONDS, Channel, Lost
 from ggs.pai.failure import Failure, root_cause
+from ggs.pai.meeting import SETTLE_SECONDS, Meeting, Patience
 from ggs.pai.placement import Placement
 
-SETTLE_SECONDS = 3.0
-"""How long nodes collect each other's reports to tell the cause of a failure from its echoes."""
-_PROTOCOL = "ggs-rendezvous-1"
-_SAY_EVERY = 60.0
 _MAX_STRANGERS = 256
-
-
-class Meeting(ABC):
-    """The launchers of all nodes, from the moment they look for each other until the job ends."""
-
-    def __init__(self, placement: Placement) -> None:
-        self._placement = placement
-
-    @abstractmethod
-    def gather(self) -> int:
-        """Wait for all nodes. Returns the port of the first node that they met on.
-
-        Raises RendezvousError after ``placement.rendezvous_timeout`` seconds, or if no port is free,
-        and MismatchError if another node was launched otherwise.
-        """
-
-    @abstractmethod
-    def poll(self) -> bool:
-        """Whether another node has failed or is gone; does not wait."""
-
-    @abstractmethod
-    def settle(self, own: Failure | None) -> Failure:
-        """After a failure here (``own``) or elsewhere: tell the others, and agree on the root cause."""
-
-    @abstractmethod
-    def finish(self) -> bool:
-        """After success here: wait for the others. False if one of them failed: settle then."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close all connections."""
-
-    def _hello(self, **more: Any) -> dict[str, Any]:
-        return {"protocol": _PROTOCOL, "run": self._placement.run_id, **more}
-
-    def _is_ours(self, message: dict[str, Any]) -> bool:
-        return message.get("protocol") == _PROTOCOL and message.get("run") == self._placement.run_id
-
-    def _gone(self, node: int) -> Failure:
-        task = self._placement.tasks[node]
-        return Failure(f"task {task}", "gone without a word", exit_codes.RETRY, time.time())
 
 
 class Host(Meeting):
@@ -86,7 +40,7 @@ class Host(Meeting):
     def gather(self) -> int:
         self.listener = _listen(self._placement)
         port = int(self.listener.getsockname()[1])
-        wait = _Patience(self._placement.rendezvous_timeout)
+        wait = Patience(self._placement.rendezvous_timeout)
         strangers: list[tuple[Channel, float]] = []
         try:
             while missing := self._missing():
@@ -104,6 +58,7 @@ class Host(Meeting):
         for node, channel in self._guests.items():
             with suppress(Lost):  # poll() will see that it is gone
                 channel.send(**self._hello(go=node))
+        self.gathered = True
         return port
 
     def poll(self) -> bool:
@@ -234,12 +189,13 @@ class Guest(Meeting):
     def gather(self) -> int:
         first, where = self._placement.tasks[0], self._placement.master
         ports = ", ".join(map(str, self._placement.ports))
-        wait = _Patience(self._placement.rendezvous_timeout)
+        wait = Patience(self._placement.rendezvous_timeout)
         while not wait.is_over():
             wait.say(f"waiting for task {first} at {where}, port {ports}")
             for port in self._placement.ports:
                 self._host = self._knock(port)
                 if self._host is not None and self._stay(self._host):
+                    self.gathered = True
                     return port
             time.sleep(0.5)
         raise RendezvousError(f"task {first} did not come to {where}, port {ports}, within {wait}")
@@ -308,7 +264,7 @@ class Guest(Meeting):
 
         The first node says when time is up; it came later than we, or no more than a moment earlier.
         """
-        wait = _Patience(self._placement.rendezvous_timeout + ANSWER_SECONDS)
+        wait = Patience(self._placement.rendezvous_timeout + ANSWER_SECONDS)
         try:
             while not wait.is_over():
                 wait.say(f"waiting, with task {self._placement.tasks[0]}, for the other tasks")
@@ -326,29 +282,6 @@ class Guest(Meeting):
 def meet(placement: Placement) -> Host | Guest:
     """The meeting as this node sees it."""
     return Host(placement) if placement.node == 0 else Guest(placement)
-
-
-class _Patience:
-    """How long a node has waited for others, and may."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._start = time.monotonic()
-        self._next_word = self._start + 2  # tasks that start together need not read about it
-
-    def is_over(self) -> bool:
-        return time.monotonic() > self._start + self._seconds
-
-    def say(self, what: str) -> None:
-        """Tell what is waited for: after a moment, then once a minute."""
-        now = time.monotonic()
-        if now >= self._next_word:
-            self._next_word = now + _SAY_EVERY
-            waited = now - self._start
-            print(f"ggs: {what}: {waited:.0f} of {self}", file=sys.stderr, flush=True)
-
-    def __str__(self) -> str:
-        return f"{self._seconds:g} s (rendezvous_timeout)"
 
 
 def _listen(placement: Placement) -> socket.socket:

@@ -50,6 +50,7 @@ def _options(argv: Sequence[str]) -> LaunchOptions:
     parser = _Parser(prog="entrypoint.py", allow_abbrev=False)
     parser.add_argument("--workers", type=int)
     parser.add_argument("--backend", default="auto")
+    parser.add_argument("--device", choices=("auto", "cpu"), default="auto")
     parser.add_argument(
         "--rendezvous-timeout", type=float, default=LaunchOptions.rendezvous_timeout
     )
@@ -57,4 +58,5 @@ def _options(argv: Sequence[str]) -> LaunchOptions:
     parser.add_argument("--independent", action="store_true")
     values: dict[str, Any] = vars(parser.parse_args(list(argv)))
     values["roles"] = tuple(filter(None, values["roles"].split(",")))
+    values["cpu"] = values.pop("device") == "cpu"
     return LaunchOptions(**values)

@@ -24,9 +24,10 @@ from ggs.pai import exit_codes, failure, script
 from ggs.pai.channel import MAX_LINE, Channel
 from ggs.pai.failure import Failure
 from ggs.pai.launch import guard
+from ggs.pai.meeting import Meeting
 from ggs.pai.placement import Devices, LaunchOptions, Placement, place
 from ggs.pai.processes import Family, Stopped
-from ggs.pai.rendezvous import Host, Meeting, meet
+from ggs.pai.rendezvous import Host, meet
 from tests.pai.variables import pai_variables
 
 
