@@ -1,6 +1,10 @@
 """Tiny jobs of bash commands, and what a run of one leaves to look at."""
 
-from collections.abc import Sequence
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +64,22 @@ def run_job(text: str, folder: Path, engine: str, **options: Any) -> Run:
 def job_with_image(text: str, image: str) -> str:
     """`text` with another image."""
     return text.replace("bash-image:1", image)
+
+
+@contextmanager
+def pai(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """The command `pai`, running; killed at the end if the test fails before its own."""
+    with subprocess.Popen(
+        [sys.executable, "-c", "from ggs.pai.cli import main; main()", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **environment},
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def processes_with(text: str) -> Sequence[int]:

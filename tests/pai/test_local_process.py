@@ -2,14 +2,13 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.pai.local_jobs import bash_job, processes_with, run_job
+from tests.pai.local_jobs import bash_job, pai, processes_with, run_job
 
 LATER = '[ "$FC_FRAMEWORK_ATTEMPT_ID" = 0 ] || exit 0'
 
@@ -188,26 +187,17 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) 
     )
     folder = tmp_path / "temporary"
     folder.mkdir()
-    command = "import sys; from pathlib import Path; from ggs.pai.local import *; "
-    command += f"sys.exit(run(Path({str(job)!r}), LocalOptions(engine='process', "
-    command += f"folder=Path({str(tmp_path / 'run')!r}))))"
-    process = subprocess.Popen(
-        [sys.executable, "-c", command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "TMPDIR": str(folder)},
-    )
-    assert process.stdout is not None
-    up = 0
-    for line in process.stdout:
-        up += line.endswith("| up\n")
-        if up == 2:
-            break
-    time.sleep(0.2)
-    assert len(processes_with(length)) == 4
-    process.send_signal(number)
-    rest = process.communicate(timeout=20)[0]
+    arguments = ["--engine", "process", "--folder", str(tmp_path / "run")]
+    with pai("job", "run-local", str(job), *arguments, TMPDIR=str(folder)) as process:
+        assert process.stdout is not None
+        up = 0
+        while up < 2:
+            assert process.poll() is None
+            up += process.stdout.readline().endswith("| up\n")
+        time.sleep(0.2)
+        assert len(processes_with(length)) == 4
+        process.send_signal(number)
+        rest = process.communicate(timeout=20)[0]
     assert process.returncode == 128 + number
     assert f"{number.name}: the job is stopped" in rest
     assert not processes_with(length)
