@@ -28,6 +28,15 @@ SAMPLE_LEAST, SAMPLE_MOST = 4096, 1 << 18
 _INTEGERS = {torch.float32: np.int32, torch.float64: np.int64}
 
 
+def _cut(done: Array, threads: int) -> list[tuple[int, int]]:
+    """Ranges of items for `threads` with about equal work; done[i] is the work before item i."""
+    size = len(done) - 1
+    if threads == 1:
+        return [(0, size)]
+    cuts = np.searchsorted(done, np.linspace(0, done[-1], threads + 1)[1:-1])
+    return [(a, b) for a, b in pairwise([0, *cuts.tolist(), size]) if a < b]
+
+
 class _Plan:
     """Who scans what: everything that depends on the shape of the task but not on the numbers."""
 
@@ -44,9 +53,7 @@ class _Plan:
         self.rooms = np.concatenate([[0], np.cumsum(room)])
         self.pieces = np.searchsorted(self.segments, np.arange(len(counts) + 1))
         done = np.concatenate([[0], np.cumsum(lengths)])
-        cuts = np.searchsorted(done, np.linspace(0, done[-1], threads + 1)[1:-1])
-        bounds = [0, *cuts.tolist(), len(lengths)]
-        self.groups = [(a, b) for a, b in pairwise(bounds) if a < b]
+        self.groups = _cut(done, threads)
 
 
 class CpuSelector:
@@ -169,12 +176,7 @@ class _Task:
             taken.view(self.bits.dtype), counts, self.indices, self.selected, exact,
         )  # fmt: skip
         threads = min(size, threads_for(len(self.indices), FINISH_GRAIN))
-        cuts = np.searchsorted(self.outputs, np.linspace(0, len(self.indices), threads + 1)[1:-1])
-        bounds = [0, *cuts.tolist(), size]
-        run_threads(
-            kernels.finish,
-            [(*shared, a, b) for a, b in pairwise(bounds) if a < b],
-        )
+        run_threads(kernels.finish, [(*shared, a, b) for a, b in _cut(self.outputs, threads)])
         good = np.flatnonzero(active & (exact >= 0))
         magnitudes = exact[good].astype(self.bits.dtype).view(self.values.dtype)
         self.owner.steering.learn(good, magnitudes.astype(np.float64))

@@ -44,18 +44,33 @@ def _hit_in_strip(bits: Array, below: int, mask: int) -> Any:
 
 
 @compiled
-def _take(
+def _take_strip(
     values: Array, bits: Array, first: int, threshold: int, mask: int, found: Array, taken: Array
 ) -> int:
-    """Moves magnitudes >= `threshold` out of a strip that begins at index `first`; how many."""
+    """Moves magnitudes >= `threshold` out of the strip that begins at index `first`; how many."""
     count = 0
-    for j in range(len(values)):
+    for j in range(STRIP):
         value = values[j]
         found[count] = first + j
         taken[count] = value
         hit = (bits[j] & mask) >= threshold
         values[j] = 0 if hit else value
         count += np.int64(hit)
+    return count
+
+
+@compiled
+def _take_rest(
+    values: Array, bits: Array, first: int, threshold: int, mask: int, found: Array, taken: Array
+) -> int:
+    """The same for less than a tile."""
+    count = 0
+    for j in range(len(values)):
+        if (bits[j] & mask) >= threshold:
+            found[count] = first + j
+            taken[count] = values[j]
+            values[j] = 0
+            count += 1
     return count
 
 
@@ -126,7 +141,7 @@ def scan(
             for c in range(count):
                 start = strips[c]
                 stop = start + STRIP
-                at += _take(
+                at += _take_strip(
                     values[start:stop], bits[start:stop], start, threshold, mask,
                     found[at : at + STRIP], taken[at : at + STRIP],
                 )  # fmt: skip
@@ -135,7 +150,7 @@ def scan(
             values[whole : highs[p]] += update[whole : highs[p]]
         full = full or at + rest > end
         if not full:
-            at += _take(
+            at += _take_rest(
                 values[whole : highs[p]], bits[whole : highs[p]], whole, threshold, mask,
                 found[at:end], taken[at:end],
             )  # fmt: skip

@@ -33,10 +33,11 @@ class Steering:
 
     def learn(self, segments: Array, magnitudes: Array) -> None:
         """Notes the least `magnitudes` selected from `segments` (indices of them)."""
-        last, trend = self._last[segments], self._trend[segments]
-        usual = (last > 0) & (magnitudes > 0)
-        with np.errstate(over="ignore"):
-            growth = np.where(usual, magnitudes / np.where(usual, last, 1), 1).clip(0.5, 2)
+        trend = self._trend[segments]
+        # Growth by more than 2 says no more than 2 does, and may not even be a number.
+        last = np.maximum(self._last[segments], magnitudes / 2)
+        usual = (self._last[segments] > 0) & (magnitudes > 0)
+        growth = np.maximum(np.where(usual, magnitudes, 1) / np.where(usual, last, 1), 0.5)
         self._error[segments] += 0.2 * (np.abs(growth - trend) - self._error[segments])
         self._trend[segments] += 0.2 * (growth - trend)
         self._last[segments] = magnitudes

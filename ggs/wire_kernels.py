@@ -66,15 +66,21 @@ def write_lows(words: Array, indices: Array, low: int, first: int, last: int) ->
 
 
 @compiled
+def _ones(word: int) -> int:
+    """Set bits of a 32-bit word."""
+    x = np.uint64(word)
+    x -= (x >> np.uint64(1)) & np.uint64(0x55555555)
+    x = (x & np.uint64(0x33333333)) + ((x >> np.uint64(2)) & np.uint64(0x33333333))
+    x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F)
+    return int((x * np.uint64(0x01010101) >> np.uint64(24)) & np.uint64(0xFF))
+
+
+@compiled
 def count_ones(words: Array, first: int, last: int) -> int:
     """Set bits."""
     total = 0
     for w in range(first, last):
-        x = np.uint64(words[w])
-        x -= (x >> np.uint64(1)) & np.uint64(0x55555555)
-        x = (x & np.uint64(0x33333333)) + ((x >> np.uint64(2)) & np.uint64(0x33333333))
-        x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F)
-        total += np.int64((x * np.uint64(0x01010101) >> np.uint64(24)) & np.uint64(0xFF))
+        total += _ones(words[w])
     return total
 
 
@@ -103,21 +109,17 @@ def read_indices(
     mask = (np.uint64(1) << np.uint64(low)) - np.uint64(1)
     for w in range(first, last):
         word = highs[w]
-        at = 32 * w
         while word:
-            while not word & np.uint32(1):
-                word >>= np.uint32(1)
-                at += 1
-            value = np.uint64(0)
-            done = 0
+            below = np.uint32(~word & (word - np.uint32(1)))  # ones up to the lowest set bit
+            at = 32 * w + _ones(below)
+            word &= word - np.uint32(1)
+            value, done = np.uint64(0), 0
             while done < low:
                 bit = i * low + done
                 piece = np.uint64(lows[bit >> 5]) >> np.uint64(bit & 31)
                 value |= piece << np.uint64(done)
                 done += 32 - (bit & 31)
             indices[i] = ((at - i * spread) << low) | np.int64(value & mask)
-            word >>= np.uint32(1)
-            at += 1
             i += 1
 
 
