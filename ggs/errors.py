@@ -12,6 +12,7 @@
     ├── DeviceError               GPUs that the cluster promised to a task are not there
     ├── RendezvousError           the tasks of a job did not find each other, or lost each other
     ├── CheckpointError           a checkpoint that is damaged, foreign or cannot be written
+    ├── OutOfMemoryError          a step needs more memory than the worker's device has
     └── PAIError                  what the OpenPAI server, or the way to it, answered
         ├── ServerRefusedError    the server answered, and said no; has its status and code
         └── UnreachableError      no usable answer came: network, TLS, proxy, time-out
@@ -66,6 +67,10 @@ class RendezvousError(GGSError, RuntimeError):
 
 class CheckpointError(GGSError, RuntimeError):
     """A checkpoint is damaged, belongs to another run, or cannot be written."""
+
+
+class OutOfMemoryError(GGSError, MemoryError):
+    """A step needs more memory than the worker's device has."""
 
 
 class PAIError(GGSError, RuntimeError):

@@ -20,6 +20,7 @@ from ggs.train.data import DataSpec, ImageSet, Preparation, TensorImages, folder
 from ggs.train.models import SMALL_IMAGE
 from ggs.train.seeds import AUGMENTATION, derive
 
+_NAME = f"{DataError.__module__}.{DataError.__name__}: "
 _MARGIN = 256 / 224
 """Large test images are scaled to this multiple of the size, of which the centre is cut out."""
 
@@ -79,9 +80,12 @@ class FolderImages:
             sampler=order.tolist(),
             num_workers=self._config.data_workers,
             pin_memory=self._device.type == "cuda",
+            timeout=self._config.collective_timeout if self._config.data_workers else 0,
+            generator=torch.Generator(),  # else it would draw from the one of the model's dropout
         )
-        for images, labels in loader:
-            yield self._prepare(images), labels.to(self._device, non_blocking=True)
+        batches = iter(loader)
+        while batch := _next(batches):
+            yield self._prepare(batch[0]), batch[1].to(self._device, non_blocking=True)
 
 
 class _Decoded(Dataset[tuple[Tensor, int]]):
@@ -99,6 +103,22 @@ class _Decoded(Dataset[tuple[Tensor, int]]):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(self._seed, AUGMENTATION, self._epoch, index))
             return functional.pil_to_tensor(_augmented(image, self._size)), label
+
+
+def _next(batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor] | None:
+    """The next batch, or None. What went wrong in another process becomes one line here."""
+    try:
+        return next(batches, None)
+    except DataError as error:  # comes with the other process's traceback around it
+        raise DataError(str(error).rstrip().splitlines()[-1].removeprefix(_NAME)) from None
+    except RuntimeError as error:
+        if "DataLoader" not in str(error):
+            raise
+        reason = " ".join(str(error).split())[:300]
+        raise DataError(
+            f"data_workers: a process that decodes images died or hangs ({reason}); if memory or /dev/shm "
+            "is full, give fewer --data-workers, or raise extraContainerOptions.shmMB"
+        ) from None
 
 
 def _open(path: str | Path) -> Image.Image:

@@ -16,6 +16,7 @@ from ggs.train.checkpoint.checkpointer import Checkpointer, resume
 from ggs.train.checkpoint.load import Loaded
 from ggs.train.config import TrainConfig
 from ggs.train.evaluate import evaluate_replicas
+from ggs.train.mishaps import told_in_one_line
 from ggs.train.optimizers import build_optimizer, distribute
 from ggs.train.progress import Reporter
 from ggs.train.runs import RunFolder
@@ -36,7 +37,8 @@ def main(config: TrainConfig) -> None:
     if config.download and local_rank == 0:
         data.download(config)  # the others of this machine wait for us in the rendezvous below
     group = _join(config, device, local_size)
-    train(config, device, group)
+    with told_in_one_line(config.collective_timeout):
+        train(config, device, group)
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -1,0 +1,41 @@
+"""What a cluster does to a worker in the middle of a step, told in one line: lost peers, no memory."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+from ggs.errors import GGSError, OutOfMemoryError, RendezvousError
+
+_PLACE = re.compile(r"\[[^\]]*/gloo/[^\]]*\]\s*")
+
+
+@contextmanager
+def told_in_one_line(collective_timeout: float) -> Iterator[None]:
+    """Raise RendezvousError for what torch.distributed raises when other workers go away or keep silent,
+    and OutOfMemoryError for what torch raises when memory is short.
+
+    Args:
+        collective_timeout: seconds, for the message.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        if isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in reason:
+            raise OutOfMemoryError(
+                f"out of memory ({reason[:300]}): give a smaller --batch-size, with --accumulate for the "
+                "same number of images per step"
+            ) from error
+        of_torch = isinstance(error, dist.DistError) or "/gloo/" in reason
+        if isinstance(error, GGSError) or not of_torch:
+            raise
+        reason = _PLACE.sub("", reason)[:300]
+        if "imed out" in reason:
+            raise RendezvousError(
+                f"the other workers did not answer within {collective_timeout:g} s "
+                f"(collective_timeout): one of them is stopped, stuck or unreachable ({reason})"
+            ) from error
+        raise RendezvousError(f"the connection to another worker was lost: {reason}") from error
