@@ -29,7 +29,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 TASKS = 2
-END_SECONDS = 120
+END_SECONDS = 180
 """How long the tasks may take to end once one of them was killed; longer is a hang."""
 TRAINING_SECONDS = 600
 """How long an attempt that nobody kills may take."""
@@ -103,6 +103,10 @@ class Attempt:
                 return None
         return codes
 
+    def running(self) -> bool:
+        """Whether a task is still there."""
+        return any(task.poll() is None for task in self.tasks)
+
     def kill_all(self) -> None:
         """End whatever is left."""
         for process in self.processes():
@@ -138,15 +142,15 @@ class Soak:
         self.attempts = self.kills = self.hangs = self.differences = self.orphans = 0
         self.trainings = self.resumed = self.unclean = 0
         self.kinds: Counter[str] = Counter()
-        self.longest = 0.0
+        self.longest = self.startup = self.trained = 0.0
 
     def run(self) -> dict[str, Any]:
         """Do it all; the figures."""
         started = time.monotonic()
         reference = self.folder / "undisturbed"
-        seconds = self.undisturbed(reference)
+        self.undisturbed(reference)
         while self.kills < self.wanted:
-            self.training(self.folder / f"disturbed-{self.trainings}", reference, seconds)
+            self.training(self.folder / f"disturbed-{self.trainings}", reference)
         return {
             "kills": self.kills,
             "hangs": self.hangs,
@@ -167,25 +171,30 @@ class Soak:
             "--data", "mnist5k", "--model", "lenet5", "--steps", str(self.steps), "--batch-size", "16",
             "--augment", "--density-warmup", f"{self.steps // 2} steps", "--log-every", "7",
             "--evaluate-every", f"{self.steps // 3} steps", "--threads", "1", "--workers", "1",
-            "--device", "cpu", "--rendezvous-timeout", "60", "--checkpoint-every", "11 steps",
+            "--device", "cpu", "--rendezvous-timeout", "60", "--checkpoint-every", "23 steps",
             "--collective-timeout", str(COLLECTIVE_SECONDS), "--keep-checkpoints", "2",
             "--checkpoint-dir", str(folder / "checkpoints"), "--run-dir", str(folder / "run"),
         ]  # fmt: skip
         return Attempt(self.attempts, self.folder, arguments)
 
-    def undisturbed(self, folder: Path) -> float:
-        """Train without a kill; the seconds that it took."""
+    def undisturbed(self, folder: Path) -> None:
+        """Train without a kill; measure how long the start and the training take."""
         started = time.monotonic()
         attempt = self.start(folder)
+        record = folder / "run" / "metrics.jsonl"
+        while attempt.running() and not record.exists():
+            time.sleep(0.02)
+        self.startup = time.monotonic() - started
         codes = attempt.wait(TRAINING_SECONDS)
         if codes != [0] * TASKS:
             attempt.kill_all()
             raise SystemExit(f"the undisturbed training failed:\n{attempt.log.read_text()}")
-        seconds = time.monotonic() - started
-        print(f"undisturbed: {self.steps} steps in {seconds:.1f} s", flush=True)
-        return seconds
+        self.trained = time.monotonic() - started - self.startup
+        print(
+            f"undisturbed: {self.startup:.1f} s to start, {self.trained:.1f} s to train", flush=True
+        )
 
-    def training(self, folder: Path, reference: Path, seconds: float) -> None:
+    def training(self, folder: Path, reference: Path) -> None:
         """One training to its end, with kills on the way as long as more are wanted."""
         self.trainings += 1
         ended = False
@@ -194,16 +203,31 @@ class Soak:
             if self.kills >= self.wanted:
                 ended = self.ends_well(attempt, attempt.wait(TRAINING_SECONDS))
                 continue
-            # An attempt that only starts up is as good a target as one that trains.
-            time.sleep(self.generator.uniform(0.0, seconds))
+            self.let_it_run(attempt, folder / "run" / "metrics.jsonl")
             ended = self.disturb(attempt)
         self.differences += differ(reference / "run", folder / "run")
         shutil.rmtree(folder)
 
+    def let_it_run(self, attempt: Attempt, record: Path) -> None:
+        """Until a random moment: of the start in one case of three, else of the training."""
+        begun, started = time.time(), time.monotonic()
+        if self.generator.random() < 1 / 3:
+            time.sleep(self.generator.uniform(0.0, self.startup))
+            return
+        moment = self.generator.uniform(0.0, self.trained)
+        while attempt.running() and time.monotonic() < started + TRAINING_SECONDS:
+            with suppress(FileNotFoundError):
+                if record.stat().st_mtime > begun:  # this attempt writes to it: it trains
+                    break
+            time.sleep(0.02)
+        moment += time.monotonic()
+        while attempt.running() and time.monotonic() < moment:
+            time.sleep(0.01)
+
     def disturb(self, attempt: Attempt) -> bool:
         """Strike; whether the training had got to its end before."""
-        if all(task.poll() == 0 for task in attempt.tasks):
-            return self.ends_well(attempt, [0] * TASKS)
+        if not attempt.running():
+            return self.ends_well(attempt, attempt.wait(0))
         kind = attempt.strike(self.generator)
         struck = time.monotonic()
         codes = attempt.wait(END_SECONDS)
@@ -278,7 +302,7 @@ def main() -> int:
     """Returns 1 if anything hung, differed or was left behind."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=150, help="of the training")
+    parser.add_argument("--steps", type=int, default=400, help="of the training")
     parser.add_argument("--seed", type=int, default=0, help="of moments and victims")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ggs-soak-") as folder:
