@@ -37,7 +37,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         with open(tmp_path / f"task-{len(started)}.log", "w") as log:
             process = subprocess.Popen(
                 [sys.executable, str(ROOT / "entrypoint.py"), *args],
-                env={**clean, "OMP_NUM_THREADS": "1", **(variables or {})},
+                env={**clean, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path), **(variables or {})},
                 cwd=ROOT,
                 stdout=log,
                 stderr=subprocess.STDOUT,

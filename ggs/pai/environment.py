@@ -22,6 +22,7 @@ MAX_TASKS = 10_000
 """Instances of a role that FrameworkController accepts."""
 
 _HTTP, _SSH = "http", "ssh"
+_ROLE_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,254}")
 _RENDEZVOUS_LABEL = re.compile(r"sync|rendezvous|rdzv|master|dist", re.IGNORECASE)
 
 
@@ -84,7 +85,8 @@ class PAIEnvironment:
         role = next((role for role in roles if role.name == current), None)
         if role is None:
             raise EnvironmentVariableError(
-                f"PAI_CURRENT_TASK_ROLE_NAME={current!r} is not one of PAI_TASK_ROLE_LIST={names!r}"
+                f"PAI_CURRENT_TASK_ROLE_NAME={shown(current)} is not one of "
+                f"PAI_TASK_ROLE_LIST={shown(names)}"
             )
         return cls(
             roles=roles,
@@ -104,7 +106,7 @@ class PAIEnvironment:
                 return role
         known = ", ".join(role.name for role in self.roles)
         raise EnvironmentVariableError(
-            f"the job has no role {name!r}; PAI_TASK_ROLE_LIST has {known}"
+            f"the job has no role {shown(name)}; PAI_TASK_ROLE_LIST has {known}"
         )
 
     def address(self, role: TaskRole, index: int) -> str:
@@ -116,13 +118,15 @@ class PAIEnvironment:
         text = self.variables.get(variable, "").strip()
         if text in ("", "None"):
             raise EnvironmentVariableError(
-                f"{variable}={text!r}: OpenPAI did not tell where task {role.name}-{index} runs; "
+                f"{variable}={shown(text)}: OpenPAI did not tell where task {role.name}-{index} runs; "
                 "take extras.gangAllocation: false out of the job file"
             )
         try:
             return str(ipaddress.ip_address(text))
         except ValueError:
-            raise EnvironmentVariableError(f"{variable}={text!r} is not an IP address") from None
+            raise EnvironmentVariableError(
+                f"{variable}={shown(text)} is not an IP address"
+            ) from None
 
     def ports(self, role: TaskRole, index: int) -> dict[str, tuple[int, ...]]:
         """Port numbers of a task by label: ``PAI_PORT_LIST_<key>_<index>_<label>``.
@@ -135,7 +139,7 @@ class PAIEnvironment:
             ports = _ports(variable, self.variables[variable])
             if found.setdefault(label, ports) != ports:
                 raise EnvironmentVariableError(
-                    f"{variable}={self.variables[variable]!r} contradicts "
+                    f"{variable}={shown(self.variables[variable])} contradicts "
                     f"PAI_PORT_LIST_{role.key}_{index}_{label}"
                 )
         return found
@@ -186,11 +190,13 @@ def _role_names(text: str) -> list[str]:
     seen: dict[str, str] = {}
     for name in names:
         key = role_key(name)
-        if not key:
-            raise EnvironmentVariableError(f"PAI_TASK_ROLE_LIST={text!r} has an empty name")
+        if not _ROLE_NAME.fullmatch(name) or not key:
+            raise EnvironmentVariableError(
+                f"PAI_TASK_ROLE_LIST={shown(text)}: {shown(name)} is no name of a task role"
+            )
         if key in seen:
             raise EnvironmentVariableError(
-                f"PAI_TASK_ROLE_LIST={text!r}: {seen[key]!r} and {name!r} are one role to OpenPAI, "
+                f"PAI_TASK_ROLE_LIST={shown(text)}: {seen[key]!r} and {name!r} are one role to OpenPAI, "
                 f"{key!r}; rename one of them in the job file"
             )
         seen[key] = name
@@ -214,7 +220,7 @@ def _resources(variables: Mapping[str, str], variable: str) -> list[int | None]:
         return [None] * 4
     fields = text.split(",")
     if len(fields) != 4:
-        raise EnvironmentVariableError(f"{variable}={text!r} is not gpu,cpu,memoryMB,shmMB")
+        raise EnvironmentVariableError(f"{variable}={shown(text)} is not gpu,cpu,memoryMB,shmMB")
     return [integer(variable, field, low=0, high=2**31 - 1, whole=text) for field in fields]
 
 
@@ -251,18 +257,19 @@ def integer(variable: str, text: str, *, low: int, high: int, whole: str | None 
 
     ``whole``: the variable's full value for the message, where ``text`` is a part of it.
     """
-    shown = text if whole is None else whole
+    value_text = text if whole is None else whole
     stripped = text.strip()
     # int() would also take 1_000, Arabic digits and, slowly, a million digits.
     if not re.fullmatch(r"-?[0-9]{1,10}", stripped):
-        raise EnvironmentVariableError(f"{variable}={_short(shown)} is not a whole number")
+        raise EnvironmentVariableError(f"{variable}={shown(value_text)} is not a whole number")
     value = int(stripped)
     if not low <= value <= high:
         raise EnvironmentVariableError(
-            f"{variable}={_short(shown)} is not between {low} and {high}"
+            f"{variable}={shown(value_text)} is not between {low} and {high}"
         )
     return value
 
 
-def _short(text: str) -> str:
+def shown(text: str) -> str:
+    """A value as it stands in a message: quoted, on one line, and not longer than a line should be."""
     return repr(text if len(text) <= 80 else text[:77] + "...")

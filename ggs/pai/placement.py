@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ggs.errors import ConfigurationError, DeviceError, EnvironmentVariableError
-from ggs.pai.environment import MAX_TASKS, PAIEnvironment, TaskRole, integer
+from ggs.pai.environment import MAX_TASKS, PAIEnvironment, TaskRole, integer, shown
 from ggs.pai.network import find_interface, interface_names, is_local
 
 LOOPBACK = "127.0.0.1"
@@ -309,7 +309,7 @@ def _resolve(host: str) -> str:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        raise EnvironmentVariableError(f"MASTER_ADDR={host!r} cannot be resolved") from None
+        raise EnvironmentVariableError(f"MASTER_ADDR={shown(host)} cannot be resolved") from None
     # IPv4 first: a name such as localhost often has both, and gloo and NCCL speak IPv4 everywhere.
     found.sort(key=lambda entry: entry[0] != socket.AF_INET)
     return str(found[0][4][0])
@@ -327,6 +327,6 @@ def _check_interface(variables: Mapping[str, str]) -> None:
         known = interface_names()
         if name not in known:
             raise EnvironmentVariableError(
-                f"GLOO_SOCKET_IFNAME={name!r} is no interface of this machine; it has "
+                f"GLOO_SOCKET_IFNAME={shown(name)} is no interface of this machine; it has "
                 f"{', '.join(sorted(known))}"
             )

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Mapping
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ggs.errors import ConfigurationError, DeviceError, EnvironmentVariableError, GGSError
 from ggs.pai import exit_codes
@@ -109,6 +111,36 @@ def test_role_key(name: str, key: str) -> None:
     assert role_key(name) == key
 
 
+WHOLE = pai_variables({"worker": 2, "Chief_A": 1}, "worker", 1, ports={"SynPort": "20001,20002"})
+LAUNCH = ["NNODES", "NODE_RANK", "MASTER_PORT", "GLOO_SOCKET_IFNAME", "RANK", "WORLD_SIZE"]
+TEXTS = st.one_of(
+    st.none(),
+    st.text(max_size=30),
+    st.integers(-5, 70_000).map(str),
+    st.sampled_from(["None", "127.0.0.2", "::1", "1,2", "0,4,8,0", "worker,Chief_A", "9" * 5000]),
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.dictionaries(st.sampled_from([*WHOLE, *LAUNCH]), TEXTS, max_size=4), st.booleans())
+def test_any_environment_is_a_placement_or_one_line(
+    changes: dict[str, str | None], independent: bool
+) -> None:
+    changed = WHOLE | changes
+    variables = {name: text for name, text in changed.items() if text is not None}
+    message = None
+    try:
+        is_worker(variables)
+        placement = place(variables, LaunchOptions(independent=independent), CPU_ONLY)
+    except GGSError as error:
+        message = str(error)
+    if message is None:
+        assert 0 <= placement.first_rank < placement.world_size
+    else:
+        assert "\n" not in message
+        assert len(message) < 1000
+
+
 def lacking(*names: str) -> Callable[[dict[str, str]], None]:
     def change(variables: dict[str, str]) -> None:
         for name in names:
@@ -129,8 +161,8 @@ def without_ports(variables: dict[str, str]) -> None:
 WRONG_ENVIRONMENTS: list[tuple[str, Callable[[dict[str, str]], None], str]] = [
     ("role not in list", setting(PAI_CURRENT_TASK_ROLE_NAME="ps"), "'ps' is not one of"),
     ("role in other spelling", setting(PAI_CURRENT_TASK_ROLE_NAME="Worker"), "'Worker' is not one"),
-    ("empty list", setting(PAI_TASK_ROLE_LIST=""), "empty name"),
-    ("comma at the end", setting(PAI_TASK_ROLE_LIST="worker,"), "empty name"),
+    ("empty list", setting(PAI_TASK_ROLE_LIST=""), "'' is no name of a task role"),
+    ("comma at the end", setting(PAI_TASK_ROLE_LIST="worker,"), "'' is no name of a task role"),
     ("colliding roles", setting(PAI_TASK_ROLE_LIST="worker,work_er"), "are one role to OpenPAI"),
     ("role without count", setting(PAI_TASK_ROLE_LIST="worker,ps"), "COUNT_ps is not set"),
     ("no task count", lacking("PAI_TASK_ROLE_TASK_COUNT_worker"), "COUNT_worker is not set"),
