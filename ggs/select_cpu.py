@@ -83,7 +83,7 @@ class CpuSelector:
         if update is not None and bool((active & ~known).any()):
             residual.add_(update)
             update = None
-        thresholds = self.steering.thresholds().astype(values.dtype).view(integer)
+        thresholds = self.steering.thresholds(wanted).astype(values.dtype).view(integer)
         thresholds[~active] = mask
         for s in np.flatnonzero(active & ~known & (wanted < np.diff(self.offsets))).tolist():
             thresholds[s] = task.sampled_threshold(s)

@@ -216,10 +216,14 @@ def _kth_largest(magnitudes: Array, least: int, k: int) -> int:
     top = 0
     while span >> top:
         top += 1
+    digit = 4  # more bins than numbers would only have to be cleared and walked over
+    while digit < RADIX_BITS and len(magnitudes) >> digit:
+        digit += 1
     prefix = 0
-    bins = np.empty(1 << RADIX_BITS, np.int64)
+    space = np.empty(1 << digit, np.int64)
     while top > 0:
-        shift = max(top - RADIX_BITS, 0)
+        shift = max(top - digit, 0)
+        bins = space[: 1 << (top - shift)]
         bins[:] = 0
         for j in range(len(magnitudes)):
             rest = np.int64(magnitudes[j]) - least

@@ -26,9 +26,13 @@ class Steering:
         """(size,) bool: which segments have been selected from."""
         return np.isfinite(self._last)
 
-    def thresholds(self) -> Array:
-        """(size,) float64, a little lower than the expected magnitudes; 0 where unknown."""
-        margin = np.clip(3 * self._error, MARGIN_LEAST, MARGIN_MOST)
+    def thresholds(self, counts: Array) -> Array:
+        """(size,) float64, a little lower than the expected magnitudes; 0 where unknown.
+
+        `counts` (size,) are how many will be selected: with few, a miss costs more than candidates.
+        """
+        errors = 3 + 12 / np.sqrt(np.maximum(counts, 1))
+        margin = np.clip(errors * self._error, MARGIN_LEAST, MARGIN_MOST)
         return np.where(self.known, self._last * self._trend * (1 - margin), 0)
 
     def learn(self, segments: Array, magnitudes: Array) -> None:

@@ -91,7 +91,7 @@ class TritonSelector:
         if update is not None and not self._steering.known[0]:
             residual.add_(update)
             update = None
-        magnitude = self._steering.thresholds()[0]
+        magnitude = self._steering.thresholds(np.array([k]))[0]
         for attempt in range(2):
             if attempt or not self._steering.known[0]:
                 magnitude = self._sampled(residual, k)
