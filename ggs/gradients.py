@@ -18,6 +18,10 @@ def all_finite(gradients: Sequence[Tensor]) -> bool:
             raise UnsupportedError("a gradient is sparse: create the embedding with sparse=False")
     if not gradients:
         return True
+    # Reads each gradient once, where the exact test below also writes it.
+    norms = [norm.float() for norm in torch._foreach_norm(list(gradients))]
+    if bool(torch.stack(norms).isfinite().all()):
+        return True
     found = torch.zeros(1, device=gradients[0].device)
     one = torch.ones(1, device=gradients[0].device)
     torch._amp_foreach_non_finite_check_and_unscale_(list(gradients), found, one)

@@ -138,8 +138,10 @@ class GGS(DistributedOptimizer):
 
         NaN and infinity are the largest magnitudes, so those selected tell about all.
         """
+        if bool(values.sum().isfinite()):
+            return
         bad = ~values.isfinite()
-        if bool(bad.any()):
+        if bool(bad.any()):  # else only their sum overflows
             place = int(indices[bad][0]) + self._flat.dense_numel
             slot = next(s for s in self._flat.slots if place < s.offset + s.numel)
             raise NonFiniteError(

@@ -1,0 +1,171 @@
+"""`GGS.step()` against the plain optimizer's step, and the memory that GGS adds.
+
+    python benchmarks/step.py [--model alexnet|resnet50|densenet121] [--rounds 20] [--profile]
+
+Both step on parameters of the same shapes with the same gradients, which change from step to step, in
+one process: the inner optimizer is `torch.optim.Adam(fused=True)`, selection, coding and adding to the
+weights are GGS's share. They take turns, so that a neighbour's load hits both alike. The last line is
+JSON: `step_ratio` (median over the rounds), `extra_memory_ratio` (what GGS keeps and needs at its peak
+beside the parameters, gradients and Adam's state, as a multiple of the parameters' size), `ns_per_element`.
+`--profile` prints where the time of the GGS steps goes.
+"""
+
+import argparse
+import cProfile
+import ctypes
+import json
+import pstats
+import statistics
+import time
+from pathlib import Path
+
+import torch
+import torchvision
+from torch import Tensor, nn
+
+import ggs
+
+PAGE = 4096
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is backed by the machine's."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+
+
+def fill(parameters: list[nn.Parameter], noise: Tensor, step: int) -> None:
+    """Gradients with a persistent part and a part that moves, without the cost of fresh noise."""
+    shift = step * 7919 % (len(noise) // 2)
+    place = 0
+    for parameter in parameters:
+        assert parameter.grad is not None
+        place = (place + 104_729) % (len(noise) // 8)
+        flat, size = parameter.grad.view(-1), parameter.numel()
+        for start in range(0, size, len(noise) // 4):
+            part = flat[start : start + len(noise) // 4]
+            part.copy_(noise[place : place + len(part)])
+            part.add_(noise[place + shift % (len(noise) // 2) :][: len(part)], alpha=0.5)
+
+
+def prepared(name: str, device: str) -> tuple[nn.Module, list[nn.Parameter]]:
+    model: nn.Module = torchvision.models.get_model(name, num_classes=1000).to(device)
+    parameters = list(model.parameters())
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    return model, parameters
+
+
+def timed(optimizer: torch.optim.Optimizer, device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    optimizer.step()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+class Memory:
+    """Peak of what is allocated, above what was when the object was made."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        if device == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            self._start = torch.cuda.memory_allocated()
+        else:
+            self.settle()
+            self._start = resident_bytes()
+
+    def settle(self) -> None:
+        """Give back what was freed, which the C library keeps, and start the peak anew."""
+        if self._device == "cpu":
+            ctypes.CDLL(None).malloc_trim(0)
+            Path("/proc/self/clear_refs").write_text("5")
+
+    def peak(self) -> int:
+        if self._device == "cuda":
+            return torch.cuda.max_memory_allocated() - self._start
+        status = Path("/proc/self/status").read_text()
+        peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+        return int(peak.split()[1]) * 1024 - self._start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="alexnet")
+    parser.add_argument("--density", type=float, default=0.001)
+    parser.add_argument("--values", default="fp32")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--profile", action="store_true")
+    options = parser.parse_args()
+    device = options.device
+    noise = torch.randn(1 << 22, device=device, generator=torch.Generator(device).manual_seed(0))
+    noise *= noise.abs().sqrt() * 1e-3
+
+    _, plain_parameters = prepared(options.model, device)
+    plain = torch.optim.Adam(plain_parameters, fused=True)
+    model, parameters = prepared(options.model, device)
+    inner = torch.optim.Adam(parameters, fused=True)
+    numel = sum(p.numel() for p in parameters)
+    warm_up(noise, device)
+    for step in range(2):
+        fill(parameters, noise, step)
+        inner.step()  # so that Adam's own state is not taken for GGS's
+    memory = Memory(device)
+    optimizer = ggs.GGS(inner, model, density=options.density, values=options.values,
+                        batchnorm="dense")  # fmt: skip
+    memory.settle()
+    for step in range(4):
+        fill(parameters, noise, step)
+        optimizer.step()
+    extra = memory.peak() / (4 * numel)
+    profile = cProfile.Profile()
+    times: dict[str, list[float]] = {"plain": [], "ggs": []}
+    for step in range(options.rounds + 2):
+        for name, method, own in (
+            ("plain", plain, plain_parameters),
+            ("ggs", optimizer, parameters),
+        ):
+            fill(own, noise, step)
+            if options.profile and name == "ggs" and step >= 2:
+                profile.enable()
+            seconds = timed(method, device)
+            profile.disable()
+            if step >= 2:
+                times[name].append(seconds)
+    ratios = [a / b for a, b in zip(times["ggs"], times["plain"], strict=True)]
+    print(f"{options.model}: {len(parameters)} tensors, {numel:,} parameters, "
+          f"density {options.density}, {device}, {torch.get_num_threads()} threads")  # fmt: skip
+    for name, seconds in times.items():
+        middle = statistics.median(seconds)
+        print(f"  {name:6} {middle * 1e3:8.2f} ms  {middle / numel * 1e9:6.3f} ns per element")
+    print(f"  extra memory {extra:.3f} x parameters")
+    if options.profile:
+        pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+    result = {
+        "model": options.model,
+        "tensors": len(parameters),
+        "numel": numel,
+        "step_ratio": round(statistics.median(ratios), 3),
+        "extra_memory_ratio": round(extra, 3),
+        "ns_per_element": round(statistics.median(times["ggs"]) / numel * 1e9, 4),
+    }
+    print(json.dumps(result))
+
+
+def warm_up(noise: Tensor, device: str) -> None:
+    """Compile the kernels on a small model, so that the compiler's memory is not taken for GGS's."""
+    small = nn.Linear(512, 512).to(device)
+    optimizer = ggs.GGS(torch.optim.Adam(small.parameters(), fused=True), small, density=0.001)
+    for step in range(4):
+        for parameter in small.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        fill(list(small.parameters()), noise, step)
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    main()
