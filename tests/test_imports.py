@@ -11,8 +11,9 @@ import ggs
 
 # From the ground up. A module may import from its own layer only where it is a package of its own.
 LAYERS = [
-    {"errors", "statistics"},
-    {"schedule", "compiled", "wire_layout", "collectives", "flat", "support", "gradients", "cost"},
+    {"errors", "statistics", "lockstep"},
+    {"schedule", "compiled", "select_steering", "wire_layout", "collectives", "flat", "support",
+     "gradients", "cost"},
     {"select_kernels", "select_triton", "wire_kernels"},
     {"select_cpu", "select_cuda", "wire_torch", "wire_cpu", "agreement"},
     {"select", "wire", "capture", "batchnorm"},
