@@ -25,7 +25,7 @@ def _commands() -> None:
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def train(context: typer.Context) -> None:
-    """Train an image classifier on one or several workers: ``ggs train --help`` lists the settings."""
+    """Train an image classifier on one or several workers."""
     from ggs.train.start import start
 
     raise typer.Exit(start(context.args))
@@ -35,12 +35,7 @@ def main() -> None:
     """Entry point of the ``ggs`` command."""
     from ggs.pai.launch import guard
 
-    sys.exit(guard(_run))
-
-
-def _run() -> int:
-    code = app(standalone_mode=False)
-    return code if isinstance(code, int) else 0
+    sys.exit(guard(app))
 
 
 if __name__ == "__main__":

@@ -57,6 +57,10 @@ def build(model: type[Model], values: Mapping[str, Any]) -> Model:
         if name not in model.model_fields:
             near = suggestion(str(name), model.model_fields)
             raise ConfigurationError(f"{name!r} is no setting{near}; {_HELP}")
+        kind, _ = _plain_type(model.model_fields[name])
+        if isinstance(values[name], bool) and kind in (int, float):  # pydantic takes true for 1
+            shown = f"{name}: {values[name]}"
+            raise ConfigurationError(f"{shown} is not allowed; give {allowed(model, name)}")
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:

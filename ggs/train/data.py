@@ -79,7 +79,7 @@ def spec(config: TrainConfig) -> DataSpec:
     """
     if config.data == "imagefolder":
         train, _ = folders(config.data_dir)
-        classes = sum(1 for entry in os.scandir(train) if entry.is_dir())
+        classes = len(_subfolders(train))
         return DataSpec(3, config.image_size or 224, classes, *_IMAGENET, mirror=True)
     found = _SPECS[config.data]
     missing = [name for name in found.files if not (config.data_dir / name).is_file()]
@@ -98,12 +98,17 @@ def folders(data_dir: Path) -> tuple[Path, Path]:
         (data_dir / n for n in ("test", "val") if (data_dir / n).is_dir()), data_dir / "test"
     )
     for folder in (train, test):
-        if not folder.is_dir() or not any(entry.is_dir() for entry in os.scandir(folder)):
+        if not folder.is_dir() or not _subfolders(folder):
             raise ConfigurationError(
                 f"data_dir: {folder} is missing or empty; imagefolder expects train/CLASS/*.jpg and "
                 f"test/CLASS/*.jpg (or val/) in {data_dir}"
             )
     return train, test
+
+
+def _subfolders(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries if entry.is_dir()]
 
 
 class ImageSet(Protocol):
@@ -220,9 +225,9 @@ def _torchvision_set(config: TrainConfig, train: bool, fetch: bool = False) -> A
     try:
         kind = getattr(datasets, _CLASSES[config.data])
         return kind(str(config.data_dir), train=train, download=fetch)
-    except (OSError, RuntimeError, ValueError, EOFError) as error:
+    except (OSError, RuntimeError, ValueError, EOFError, LookupError, AssertionError) as error:
         action = "download" if fetch else "read"
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split()) or "damaged"
         raise DataError(
             f"data: cannot {action} {config.data} in {config.data_dir}: {reason}"
         ) from None

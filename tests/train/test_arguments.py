@@ -1,0 +1,141 @@
+"""Flags, YAML and help from one pydantic model; every mistake is one line."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ggs.errors import ConfigurationError
+from ggs.train import arguments, runs
+from ggs.train.config import TrainConfig
+
+
+def read(*argv: str) -> TrainConfig:
+    return arguments.parse(TrainConfig, argv, "ggs train", "Train.")
+
+
+def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("lr: 1e-2\nbatch_size: 8\ndensity_warmup: 200 steps\nchannels_last: true\n")
+    config = read("--config", str(file), "--batch-size", "4", "--no-channels-last")
+    assert (config.lr, config.batch_size, config.channels_last) == (0.01, 4, False)
+    assert str(config.density_warmup) == "200 steps"
+    assert config.seed == TrainConfig().seed
+
+
+def test_a_written_configuration_reads_back_the_same(tmp_path: Path) -> None:
+    config = read(
+        "--optimizer-options", "{betas: [0.8, 0.9], amsgrad: true}", "--clip-norm", "0.5",
+        "--evaluate-every", "100 steps", "--run-dir", str(tmp_path / "with space ä"), "--steps=7",
+    )  # fmt: skip
+    file = tmp_path / "config.yaml"
+    file.write_text(runs.dump(config), encoding="utf-8")
+    assert read("--config", str(file)) == config
+
+
+def test_an_optional_setting_can_be_unset_by_flag(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("clip_norm: 1.0\n")
+    assert read("--config", str(file), "--clip-norm", "none").clip_norm is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--densty", "0.1"], ["--densty", "did you mean --density?"]),
+        (["--density", "0"], ["density", "0 ", "above 0", "at most 1"]),
+        (["--density", "-1"], ["density", "-1"]),
+        (["--density", "2"], ["density", "2 "]),
+        (["--density", "abc"], ["density", "abc", "a number"]),
+        (["--density", "nan"], ["density", "nan"]),
+        (["--density"], ["--density", "expected one argument"]),
+        (["--epochs", "1.5"], ["epochs", "1.5", "whole number"]),
+        (["--batch-size", "0"], ["batch_size", "0 ", "at least 1"]),
+        (["--method", "gss"], ["method", "gss", "ggs", "dense", "did you mean ggs?"]),
+        (["--data", "mnist-5k"], ["data", "mnist-5k", "did you mean mnist5k?"]),
+        (["--density-warmup", "5"], ["density_warmup", "'5'", "1 epoch"]),
+        (["--density-warmup", "1.5 steps"], ["density_warmup", "whole number of steps"]),
+        (["--evaluate-every", "-1 epochs"], ["evaluate_every", "-1 epochs"]),
+        (["--optimizer-options", "[1"], ["optimizer_options", "[1", "nesterov"]),
+        (["--optimizer-options", "3"], ["optimizer_options", "3 "]),
+        (["train.py"], ["train.py"]),
+        (["--config", "missing.yaml"], ["missing.yaml", "No such file"]),
+        (["--workers", "0"], ["workers", "at least 1"]),
+        (["--seed", "-3"], ["seed", "-3"]),
+    ],
+)
+def test_a_mistake_is_one_line_with_name_value_and_way_out(
+    argv: list[str], words: list[str]
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read(*argv)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("lerning_rate: 1", ["lerning_rate"]),
+        ("lr_scedule: cosine", ["lr_scedule", "did you mean lr_schedule?"]),
+        ("epochs: true", ["epochs", "True", "whole number"]),
+        ("density: 0.1\ndensity: 0.2", ["density", "twice"]),
+        ("a: &a [1]\nb: *a", ["aliases"]),
+        ("- 1\n- 2", ["list"]),
+        ("lr: {", ["YAML"]),
+        ("lr: [1, 2]", ["lr", "[1, 2]"]),
+        ("{? [1] : 2}", ["YAML"]),
+        ("[" * 5000, ["YAML"]),
+        ("lr: !!python/object/apply:os.getcwd []", ["YAML"]),
+        ("#" * (1 << 20) + "\n", ["larger than"]),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_line(tmp_path: Path, text: str, words: list[str]) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        read("--config", str(file))
+    assert "\n" not in str(caught.value)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.one_of(st.text(max_size=20), st.sampled_from(["--lr", "--density", "--steps"]))))
+def test_any_command_line_is_a_configuration_or_a_configuration_error(argv: list[str]) -> None:
+    if {"-h", "--help"} & set(argv):
+        return
+    message = ""
+    try:
+        assert isinstance(read(*argv), TrainConfig)
+    except ConfigurationError as error:
+        message = str(error)
+    assert "\n" not in message
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=200))
+def test_any_file_is_a_mapping_or_a_configuration_error(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "any.yaml"
+    file.write_bytes(content)
+    message = ""
+    try:
+        assert isinstance(arguments.load_yaml(file), dict)
+    except ConfigurationError as error:
+        message = str(error)
+    assert "\n" not in message
+
+
+def test_the_help_page_describes_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        read("--help")
+    assert end.value.code == 0
+    page = capsys.readouterr().out
+    for name, field in TrainConfig.model_fields.items():
+        assert "--" + name.replace("_", "-") in page
+        assert field.description
+        assert isinstance(field.json_schema_extra, dict)
+        assert f"\n{field.json_schema_extra['group']}:\n" in page

@@ -1,0 +1,110 @@
+"""What is checked before a worker starts: files, names, sizes, devices."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from ggs.errors import ConfigurationError, GGSError, UnsupportedError
+from ggs.train import runs
+from ggs.train.config import parse
+from ggs.train.duration import Duration
+
+
+def test_the_defaults_pass() -> None:
+    config = parse([])
+    assert (config.model, config.data, config.method, config.density) == (
+        "lenet5",
+        "mnist5k",
+        "ggs",
+        0.001,
+    )
+
+
+def test_the_example_passes(root: Path) -> None:
+    config = parse(["--config", str(root / "examples/quickstart.yaml")])
+    assert config.workers == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--model", "lenet"], ["model", "lenet", "did you mean lenet5?"]),
+        (["--model", "resnet19"], ["model", "resnet19", "did you mean resnet18?"]),
+        (["--model", "qqqqqq"], ["model", "qqqqqq", "package.module:function"]),
+        (["--model", "nowhere.at.all:f"], ["nowhere", "package.module:function"]),
+        (["--model", "json:nothing"], ["json", "nothing"]),
+        (["--model", ":"], ["model"]),
+        (["--model", "resnet18", "--model-options", "{wings: 2}"], ["model_options", "wings"]),
+        (["--model", "vgg11"], ["vgg11", "3x28x28", "image_size 224"]),
+        (["--optimizer", "adamm"], ["optimizer", "adamm", "did you mean adam?"]),
+        (["--optimizer-options", "{beta: 1}"], ["optimizer_options", "beta", "betas"]),
+        (["--optimizer-options", "{lr: 1}"], ["optimizer_options", "lr"]),
+        (["--optimizer-options", "{betas: [2, 3]}"], ["betas", "2"]),
+        (["--momentum", "0.9"], ["adam", "momentum"]),
+        (["--data", "mnist", "--data-dir", "/nowhere"], ["data_dir", "/nowhere", "--download"]),
+        (["--data", "cifar10", "--data-dir", "/nowhere"], ["data_dir", "cifar-10-batches-py"]),
+        (["--data", "imagefolder", "--data-dir", "/nowhere"], ["/nowhere/train", "CLASS"]),
+        (["--batch-size", "4001"], ["batch_size", "4001", "4,000"]),
+        (["--batch-size", "1000", "--workers", "3", "--accumulate", "2"], ["6,000 images"]),
+        (["--backend", "nccl", "--device", "cpu"], ["backend", "nccl", "gloo"]),
+    ],
+)
+def test_a_mistake_is_one_line(argv: list[str], words: list[str]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse(argv)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize("name", ["lbfgs", "sparseadam", "asgd"])
+def test_optimizers_that_cannot_work_are_refused_by_name(name: str) -> None:
+    with pytest.raises((UnsupportedError, ConfigurationError), match=r"(?i)" + name):
+        parse(["--optimizer", name])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without GPU")
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="device: cuda"):
+        parse(["--device", "cuda"])
+
+
+@pytest.mark.parametrize(
+    "model", ["cifarnet", "alexnet", "densenet121", "resnet18", "regnet_y_400mf", "vit_b_16"]
+)
+def test_models_pass_on_images_of_their_size(model: str) -> None:
+    size = "224" if model == "vit_b_16" else "32"
+    assert parse(["--model", model, "--image-size", size]).model == model
+
+
+def test_a_finished_run_is_not_replaced(tmp_path: Path) -> None:
+    config = parse(["--run-dir", str(tmp_path), "--lr", "0.5"])
+    folder = runs.RunFolder(config)
+    assert parse(["--run-dir", str(tmp_path), "--lr", "0.5"])  # unfinished, the same: a restart
+    with pytest.raises(ConfigurationError, match=r"unfinished run with lr 0\.5, here it is 0\.25"):
+        parse(["--run-dir", str(tmp_path), "--lr", "0.25"])
+    folder.finish({})
+    with pytest.raises(ConfigurationError, match="finished run; give another --run-dir"):
+        parse(["--run-dir", str(tmp_path), "--lr", "0.5"])
+    assert parse(["--run-dir", str(tmp_path), "--overwrite"])
+
+
+def test_a_run_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(GGSError, match="is a file"):
+        parse(["--run-dir", str(tmp_path / "file")])
+
+
+@pytest.mark.parametrize(
+    ("duration", "steps"),
+    [
+        (Duration(0), 0),
+        (Duration(2), 20),
+        (Duration(0.25), 2),
+        (Duration(0.001), 1),
+        (Duration(7, "steps"), 7),
+    ],
+)
+def test_durations_in_steps(duration: Duration, steps: int) -> None:
+    assert duration.steps(steps_per_epoch=10) == steps

@@ -1,0 +1,216 @@
+"""Images: the embedded ones, torchvision's, folders; order and augmentation."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ggs.errors import ConfigurationError, DataError
+from ggs.train import data
+from ggs.train.augment import crop_and_mirror
+from ggs.train.config import TrainConfig
+from ggs.train.seeds import AUGMENTATION, ORDER, derive, epoch_order, generator
+
+CPU = torch.device("cpu")
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+
+
+def load(channels: int = 1, **settings: object) -> tuple[data.ImageSet, data.ImageSet]:
+    config = TrainConfig.model_validate(settings)
+    return data.load(config, data.spec(config), channels, CPU)
+
+
+def collect(
+    images: data.ImageSet, order: torch.Tensor, batch_size: int = 8, epoch: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    parts = list(images.batches(order, batch_size, epoch))
+    return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
+
+
+def test_the_embedded_images_are_balanced_distinct_and_apart() -> None:
+    with np.load(Path(data.__file__).with_name("mnist5k.npz")) as file:
+        train, test = file["train_images"], file["test_images"]
+        assert train.shape == (4000, 28, 28)
+        assert test.shape == (1000, 28, 28)
+        assert np.bincount(file["train_labels"]).tolist() == [400] * 10
+        assert np.bincount(file["test_labels"]).tolist() == [100] * 10
+        assert len({image.tobytes() for image in (*train, *test)}) == 5000
+        assert len(set(file["train_labels"][:40].tolist())) > 5  # shuffled
+
+
+def test_embedded_images_are_normalised_and_scaled() -> None:
+    train, test = load()
+    assert (len(train), len(test)) == (4000, 1000)
+    images, labels = collect(train, torch.arange(4000), 500)
+    assert images.shape == (4000, 1, 28, 28)
+    assert abs(float(images.mean())) < 0.05
+    assert abs(float(images.std()) - 1) < 0.05
+    assert labels.dtype == torch.int64
+    larger, _ = collect(load(channels=3, image_size=32)[0], torch.arange(10))
+    assert larger.shape == (10, 3, 32, 32)
+    assert torch.equal(larger[:, 0], larger[:, 2])
+
+
+def test_channels_last_reaches_the_batches() -> None:
+    images, _ = next(iter(load(3, channels_last=True)[0].batches(torch.arange(4), 4, None)))
+    assert images.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "MNIST/raw").mkdir(parents=True)
+    (tmp_path / "MNIST/raw/train-images-idx3-ubyte").touch()
+    with pytest.raises(ConfigurationError, match="train-labels-idx1-ubyte is missing"):
+        load(data="mnist", data_dir=tmp_path)
+
+
+def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:
+    folder = tmp_path / "MNIST/raw"
+    folder.mkdir(parents=True)
+    for name in data._SPECS["mnist"].files:
+        (tmp_path / name).write_bytes(b"no images")
+    with pytest.raises(DataError, match=r"cannot read mnist in .*") as caught:
+        load(data="mnist", data_dir=tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(
+    not (SHARED / "unpack").exists(), reason="needs the full MNIST in ../shared/data"
+)
+def test_full_mnist_holds_the_embedded_images_in_its_training_part(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    import tarfile
+
+    folder = tmp_path_factory.mktemp("mnist")
+    with tarfile.open(SHARED / "mnist.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    train, test = load(data="mnist", data_dir=folder)
+    assert (len(train), len(test)) == (60_000, 10_000)
+    raw = {
+        name: np.fromfile(folder / f"MNIST/raw/{name}-images-idx3-ubyte", np.uint8)[16:]
+        for name in ("train", "t10k")
+    }
+    parts = {
+        name: {row.tobytes() for row in pixels.reshape(-1, 784)} for name, pixels in raw.items()
+    }
+    with np.load(Path(data.__file__).with_name("mnist5k.npz")) as file:
+        ours = {image.tobytes() for key in ("train", "test") for image in file[f"{key}_images"]}
+    assert ours <= parts["train"]
+    assert not ours & parts["t10k"]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_workers_share_an_epoch_evenly_and_without_overlap(world_size: int) -> None:
+    orders = [epoch_order(1000, 0, 5, rank, world_size, 32) for rank in range(world_size)]
+    assert {len(order) for order in orders} == {1000 // (32 * world_size) * 32}
+    together = torch.cat(orders)
+    assert len(together.unique()) == len(together)
+    assert not torch.equal(orders[0], epoch_order(1000, 0, 6, 0, world_size, 32))
+    assert not torch.equal(orders[0], epoch_order(1000, 1, 5, 0, world_size, 32))
+    assert torch.equal(orders[0], epoch_order(1000, 0, 5, 0, world_size, 32))
+
+
+def test_seeds_of_different_purposes_differ() -> None:
+    seeds = {derive(s, p, e) for s in range(3) for p in (ORDER, AUGMENTATION) for e in range(3)}
+    assert len(seeds) == 18
+
+
+def test_crops_and_mirrors_are_those_of_plain_indexing() -> None:
+    images = torch.arange(6 * 2 * 16 * 16).reshape(6, 2, 16, 16)
+    numbers = generator(0, AUGMENTATION)
+    offsets = torch.randint(0, 5, (2, 6, 1), generator=numbers)[..., 0]
+    mirrored = torch.rand(6, 1, generator=numbers)[:, 0] < 0.5
+    assert 0 < int(mirrored.sum()) < 6
+    result = crop_and_mirror(images, True, generator(0, AUGMENTATION))
+    for i in range(6):
+        padded = torch.zeros(2, 20, 20, dtype=images.dtype)
+        padded[:, 2:18, 2:18] = images[i]
+        y, x = int(offsets[0, i]), int(offsets[1, i])
+        expected = padded[:, y : y + 16, x : x + 16]
+        assert torch.equal(result[i], expected.flip(-1) if mirrored[i] else expected)
+
+
+def test_augmentation_belongs_to_training_epochs_and_survives_a_restart() -> None:
+    train, _ = load(augment=True)
+    order = torch.randperm(4000, generator=generator(0, ORDER))[:64]
+    plain, _ = collect(train, order)
+    first, _ = collect(train, order, epoch=0)
+    assert not torch.equal(plain, first)
+    assert not torch.equal(first, collect(train, order, epoch=1)[0])
+    assert torch.equal(first[32:], collect(train, order[32:], epoch=0)[0])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """12 training and 6 test images of three classes, of different sizes and modes."""
+    numbers = np.random.default_rng(0)
+    for part, count in (("train", 4), ("val", 2)):
+        for label in ("ant", "bee", "cat"):
+            (tmp_path / part / label).mkdir(parents=True)
+            for i in range(count):
+                pixels = numbers.integers(0, 256, (40 + i, 30 + 2 * i, 3), dtype=np.uint8)
+                image = Image.fromarray(pixels).convert("L" if i % 2 else "RGB")
+                image.save(tmp_path / part / label / f"{i} ä.png")
+    return tmp_path
+
+
+@pytest.mark.parametrize("size", [16, 72])
+def test_a_folder_reads_the_same_from_disk_and_memory(folder: Path, size: int) -> None:
+    settings = {"data": "imagefolder", "data_dir": folder, "image_size": size}
+    train, test = load(3, **settings)
+    assert (len(train), len(test)) == (12, 6)
+    images, labels = collect(train, torch.arange(12))
+    assert images.shape == (12, 3, size, size)
+    assert labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    kept, _ = load(3, in_memory=True, **settings)
+    again, same = collect(kept, torch.arange(12))
+    assert torch.equal(images, again)
+    assert torch.equal(labels, same)
+
+
+@pytest.mark.parametrize("size", [16, 72])
+def test_augmented_folders_do_not_depend_on_processes_and_restarts(folder: Path, size: int) -> None:
+    settings = {"data": "imagefolder", "data_dir": folder, "image_size": size, "augment": True}
+    order = torch.tensor([3, 1, 7, 5, 11, 0, 2, 9])
+    state = torch.get_rng_state()
+    train, _ = load(3, **settings)
+    first, _ = collect(train, order, 2, epoch=1)
+    assert torch.equal(state, torch.get_rng_state())
+    assert not torch.equal(first, collect(train, order, 2, epoch=2)[0])
+    assert torch.equal(first[4:], collect(train, order[4:], 2, epoch=1)[0])
+    parallel, _ = load(3, data_workers=2, **settings)
+    assert torch.equal(first, collect(parallel, order, 2, epoch=1)[0])
+
+
+def test_a_corrupt_image_is_named(folder: Path) -> None:
+    bad = folder / "train/bee/1 ä.png"
+    bad.write_bytes(bad.read_bytes()[:100])
+    train, _ = load(3, data="imagefolder", data_dir=folder, image_size=16)
+    with pytest.raises(DataError, match=r"cannot decode .*bee/1 ä\.png") as caught:
+        collect(train, torch.arange(12))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(DataError, match=r"cannot decode .*bee/1 ä\.png"):
+        load(3, data="imagefolder", data_dir=folder, image_size=16, in_memory=True)
+
+
+def test_folders_must_agree_on_their_classes(folder: Path) -> None:
+    (folder / "val/cat").rename(folder / "val/dog")
+    with pytest.raises(ConfigurationError, match="class 'cat' is not in both"):
+        load(3, data="imagefolder", data_dir=folder)
+
+
+def test_an_empty_class_is_refused(folder: Path) -> None:
+    (folder / "train/dog").mkdir()
+    with pytest.raises(ConfigurationError, match="is no folder of images"):
+        load(3, data="imagefolder", data_dir=folder)
+
+
+def test_the_embedded_file_is_the_one_described() -> None:
+    """Its notice tells where the images come from; another file needs another notice."""
+    content = Path(data.__file__).with_name("mnist5k.npz").read_bytes()
+    assert hashlib.sha256(content).hexdigest() == (
+        "578deafb6a05191584217ec0d2f04ef102f302422e630a5d66b10a110e2d92f3"
+    )
