@@ -11,7 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-ProcessGroup = dist.ProcessGroup
+from ggs.lockstep import Worker
+
+ProcessGroup = dist.ProcessGroup | Worker
+"""Workers in processes, or in the threads of one (see ``ggs.lockstep``)."""
 
 # Newer torch renames all_gather_into_tensor and warns about the old name.
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -36,19 +39,31 @@ class Collectives:
     ``bytes_sent`` and ``bytes_received`` count what this worker exchanges under the usual ring
     algorithms, which is also the least that any algorithm needs: (N-1)·m for gathering m bytes from
     each of N workers, 2·(N-1)/N·m for an all-reduce of m bytes.
+
+    Args:
+        group: None for the default one.
+        counted_by: collectives over a larger group, which count this group's bytes as well.
     """
 
-    def __init__(self, group: ProcessGroup | None = None) -> None:
-        ready = dist.is_available() and dist.is_initialized()
-        self.group = group if group is not None or not ready else dist.group.WORLD
-        self.rank = dist.get_rank(self.group) if ready else 0
-        self.size = dist.get_world_size(self.group) if ready else 1
+    def __init__(
+        self, group: ProcessGroup | None = None, counted_by: "Collectives | None" = None
+    ) -> None:
+        self.group: dist.ProcessGroup | None = None
+        self._here: Worker | None = None
+        self.rank, self.size = 0, 1
+        if isinstance(group, Worker):
+            self._here = group
+            self.rank, self.size = group.rank, group.size
+        elif dist.is_available() and dist.is_initialized():
+            self.group = dist.group.WORLD if group is None else group
+            self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         self.bytes_sent = 0
         self.bytes_received = 0
+        self._counted_by = counted_by
 
     def device_for(self, device: torch.device) -> torch.device:
         """Where a tensor must live to travel: NCCL takes none from the CPU, gloo is happiest there."""
-        if self.size == 1:
+        if self.size == 1 or self.group is None:
             return device
         kinds = dist.get_backend(self.group)
         if device.type != "cpu" and "gloo" in str(kinds) and "nccl" not in str(kinds):
@@ -64,6 +79,8 @@ class Collectives:
         if self.size == 1:
             return Gathering(message.unsqueeze(0), message.device, None)
         self.count((self.size - 1) * message.nbytes, (self.size - 1) * message.nbytes)
+        if self._here:
+            return Gathering(self._here.all_gather(message), message.device, None)
         travelling = message.to(self.device_for(message.device))
         gathered = travelling.new_empty(self.size * message.numel())
         work = _gather(gathered, travelling, group=self.group, async_op=True)
@@ -88,6 +105,8 @@ class Collectives:
             (sum(sent_sizes) - sent_sizes[self.rank]) * unit,
             (sum(received_sizes) - received_sizes[self.rank]) * unit,
         )
+        if self._here:
+            return self._here.all_to_all(messages, sent_sizes)
         travelling = messages.to(self.device_for(messages.device))
         received = travelling.new_empty(sum(received_sizes))
         dist.all_to_all_single(
@@ -106,8 +125,11 @@ class Collectives:
     def broadcast_(self, values: Tensor, source: int = 0) -> Tensor:
         """Overwrite ``values`` with those of the group's rank ``source``. Not counted: set-up only."""
         if self.size > 1:
-            travelling = values.detach().to(self.device_for(values.device)).contiguous()
-            dist.broadcast(travelling, group_src=source, group=self.group)
+            if self._here:
+                travelling = self._here.broadcast(values.detach(), source)
+            else:
+                travelling = values.detach().to(self.device_for(values.device)).contiguous()
+                dist.broadcast(travelling, group_src=source, group=self.group)
             with torch.no_grad():
                 values.copy_(travelling)
         return values
@@ -116,6 +138,10 @@ class Collectives:
         if self.size > 1:
             share = 2 * values.nbytes * (self.size - 1) // self.size
             self.count(share, share)
+            if self._here:
+                summed = operation == dist.ReduceOp.SUM
+                reduce = self._here.all_reduce_sum if summed else self._here.all_reduce_max
+                return values.copy_(reduce(values))
             travelling = values.to(self.device_for(values.device))
             dist.all_reduce(travelling, op=operation, group=self.group)
             if travelling is not values:
@@ -126,3 +152,21 @@ class Collectives:
         """Add to the bytes exchanged so far."""
         self.bytes_sent += sent
         self.bytes_received += received
+        if self._counted_by is not None:
+            self._counted_by.count(sent, received)
+
+    def subgroup(self, ranks: Sequence[int], counted: bool) -> "Collectives":
+        """Collectives over some of the workers, this one among them.
+
+        Every worker makes the group that it belongs to, all at the same time, with equal ``ranks``.
+
+        Args:
+            ranks: the members, ascending.
+            counted: whether the bytes that travel there are counted here as well.
+        """
+        assert self.group is not None
+        assert self.rank in ranks
+        members = [dist.get_global_rank(self.group, rank) for rank in ranks]
+        group = dist.new_group(members, use_local_synchronization=True)
+        assert isinstance(group, dist.ProcessGroup)
+        return Collectives(group, self if counted else None)

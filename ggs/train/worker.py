@@ -8,8 +8,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ggs import lockstep
 from ggs.batchnorm import batchnorm_modules
 from ggs.collectives import Collectives, ProcessGroup
+from ggs.errors import ConfigurationError
 from ggs.train import data, models, seeds
 from ggs.train.check import check_batch
 from ggs.train.checkpoint.checkpointer import Checkpointer, resume
@@ -53,12 +55,28 @@ def pick_device(config: TrainConfig, local_rank: int) -> torch.device:
     return device
 
 
-def train(config: TrainConfig, device: torch.device, group: ProcessGroup | None) -> dict[str, Any]:
-    """Train in an existing process group and return the summary, on rank 0 also written and printed."""
+def train(
+    config: TrainConfig,
+    device: torch.device,
+    group: ProcessGroup | None,
+    images: tuple[data.ImageSet, data.ImageSet] | None = None,
+) -> dict[str, Any]:
+    """Train in an existing process group and return the summary, on rank 0 also written and printed.
+
+    Args:
+        config: the run.
+        device: this worker's.
+        group: the workers; None for the default group, or for one worker where there is none.
+        images: the training and test images where they are loaded already; see ``load_images``.
+    """
+    if isinstance(group, lockstep.Worker) and config.checkpoint_dir is not None:
+        raise ConfigurationError(
+            "checkpoint_dir: workers that share a process write no checkpoints"
+        )
     collectives = Collectives(group)
     spec = data.spec(config)
     channels = models.input_channels(config.model, spec.channels)
-    images = data.load(config, spec, channels, device)
+    images = images or load_images(config, device)
     check_batch(config, len(images[0]), collectives.size)
     plan = Plan.of(config, len(images[0]), collectives.size)
     model = _model(config, spec, channels, device)
@@ -89,6 +107,12 @@ def train(config: TrainConfig, device: torch.device, group: ProcessGroup | None)
             trainer.folder.close()
             trainer.reporter.close()
     return summary
+
+
+def load_images(config: TrainConfig, device: torch.device) -> tuple[data.ImageSet, data.ImageSet]:
+    """The training and the test images of ``config``. Raises DataError."""
+    spec = data.spec(config)
+    return data.load(config, spec, models.input_channels(config.model, spec.channels), device)
 
 
 def _open_results(trainer: Trainer, resumed: Loaded | None) -> None:
