@@ -17,9 +17,8 @@ import yaml
 from ggs.errors import ConfigurationError, PAIError, ServerRefusedError, UnreachableError
 from ggs.pai.answers import Answer, refusal
 from ggs.pai.clusters import Cluster, check_token
+from ggs.pai.document import MAX_BYTES
 from ggs.pai.transport import Limits, Log, Transport
-
-MAX_SUBMISSION_BYTES = 100 * 1024
 
 
 class Client:
@@ -84,20 +83,16 @@ class Client:
         keyword: str | None = None,
         virtual_cluster: str | None = None,
         limit: int = 20,
-        offset: int = 0,
     ) -> list[dict[str, Any]]:
         """Newest first. The user is always sent: without one, LTP lists other jobs than 1.8.1."""
         parameters: dict[str, str | int] = {
             "username": user or self.cluster.user,
             "limit": limit,
-            "offset": offset,
             "order": "submissionTime,DESC",
         }
         optional = {"state": state, "keyword": keyword, "vc": virtual_cluster}
         parameters |= {key: value for key, value in optional.items() if value is not None}
         value = self._http.send("GET", "/jobs", "the job list", parameters=parameters).json()
-        if isinstance(value, dict):  # as with withTotalCount=true
-            value = value.get("data")
         if not isinstance(value, list) or not all(isinstance(job, dict) for job in value):
             raise UnreachableError("OpenPAI's job list is not a list of jobs")
         return value
@@ -139,8 +134,8 @@ class Client:
         A refusal raises ServerRefusedError; ``code`` is ``ConflictJobError`` if the name is taken.
         """
         body = text.encode()
-        if len(body) > MAX_SUBMISSION_BYTES:
-            size = f"{len(body)} bytes, OpenPAI accepts {MAX_SUBMISSION_BYTES}"
+        if len(body) > MAX_BYTES:
+            size = f"{len(body)} bytes, OpenPAI accepts {MAX_BYTES}"
             raise ConfigurationError(f"the job file of {name!r} is too large: {size}")
         subject = f"job {name!r}"
         if self.exists(name):
@@ -224,7 +219,7 @@ def _json(value: Mapping[str, Any]) -> bytes:
 
 def _from_yaml(answer: Answer) -> Any:
     try:
-        return yaml.safe_load(answer.body[:MAX_SUBMISSION_BYTES].decode())
+        return yaml.safe_load(answer.body[:MAX_BYTES].decode())
     except (ValueError, RecursionError, yaml.YAMLError):
         answer.json()  # says what came instead
         return None
