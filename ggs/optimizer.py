@@ -19,6 +19,7 @@ from ggs import exchange as exchanges
 from ggs.batchnorm import BatchNormMode
 from ggs.capture import UpdateCapture, weight_decay_applied
 from ggs.collectives import ProcessGroup
+from ggs.dense import average_gradients
 from ggs.errors import CheckpointError, ConfigurationError, NonFiniteError
 from ggs.exchange import ExchangeName, Task
 from ggs.flat import FlatParameters
@@ -27,6 +28,9 @@ from ggs.wire_layout import check_format
 from ggs.wrapper import DistributedOptimizer
 
 Scope = Literal["global", "tensor"]
+
+STEADY_STEP = 1_000_000
+"""A step after every warm-up: its density says how much is usually exchanged."""
 
 
 class GGS(DistributedOptimizer):
@@ -55,6 +59,8 @@ class GGS(DistributedOptimizer):
             float64 parameters. The rounding error stays in the residual.
         batchnorm: how batch-norm layers are kept, see ``ggs.batchnorm``.
         exchange: how the selections reach the other workers, see ``ggs.exchange``.
+        workers_per_node: for "auto" and "hierarchical"; None for LOCAL_WORLD_SIZE. Ranks are numbered
+            node by node.
         dense_below: parameters with fewer elements are exchanged whole in every step; 0 for none.
         max_consecutive_skips: so many skipped steps in a row raise NonFiniteError.
         process_group: a ``torch.distributed`` group; None for the default one.
@@ -74,7 +80,8 @@ class GGS(DistributedOptimizer):
         warmup_steps: int = 0,
         scope: Scope = "global",
         values: str = "fp32",
-        exchange: ExchangeName = "allgather",
+        exchange: ExchangeName = "auto",
+        workers_per_node: int | None = None,
         batchnorm: BatchNormMode = "average",
         dense_below: int = 0,
         max_consecutive_skips: int = 100,
@@ -84,13 +91,16 @@ class GGS(DistributedOptimizer):
         if scope not in get_args(Scope):
             raise ConfigurationError(f"scope is {scope!r}: choose 'global' or 'tensor'")
         check_format(values)
-        exchanges.check(exchange)
+        exchanges.check(exchange, workers_per_node)
         settings = {
             "density": density if isinstance(density, float) else "a schedule",
             "warmup_steps": warmup_steps,
             "scope": scope,
             "values": values,
             "exchange": exchange,
+            "workers_per_node": (
+                exchanges.node_size(workers_per_node) if exchange == "hierarchical" else None
+            ),
             "batchnorm": batchnorm,
             "dense_below": dense_below,
         }
@@ -106,7 +116,8 @@ class GGS(DistributedOptimizer):
         self._segments = self._flat.segments(per_tensor=scope == "tensor")
         offsets = (*(start for start, _ in self._segments), len(self._sparse))
         task = Task(self._sparse, offsets, values, self._check_finite)
-        self._exchange = exchanges.create(exchange, self.collectives, task)
+        count = selected_count(len(self._sparse), self.density_at(STEADY_STEP))
+        self._exchange = exchanges.create(exchange, self.collectives, task, count, workers_per_node)
 
     def density_at(self, step: int) -> float:
         """The share of elements that step ``step`` (0, 1, …) sends."""
@@ -115,6 +126,9 @@ class GGS(DistributedOptimizer):
     @torch.no_grad()
     def _take_step(self, has_gradient: list[bool]) -> int:
         self._flat.check_in_place()
+        if self._exchange.node is not None:
+            reduced = [p for (_, p), has in zip(self.shared, has_gradient, strict=True) if has]
+            average_gradients(reduced, self._exchange.node)
         known = {p: has for (_, p), has in zip(self.shared, has_gradient, strict=True)}
         with weight_decay_applied(self.inner, self.param_groups, known):
             self._capture.step()
@@ -155,6 +169,7 @@ class GGS(DistributedOptimizer):
         return {
             **super()._own_state(),
             "residual": residual,
+            "residual_weight": self._exchange.weight,
             "exchange": dict(self._exchange.state),
         }
 
@@ -167,6 +182,13 @@ class GGS(DistributedOptimizer):
                     f"residual of {name}: shape {found.get(name)} in the state, "
                     f"{expected.get(name)} in this model: load the state of the same model"
                 )
+
+        weight = own.get("residual_weight")
+        if weight != self._exchange.weight:
+            raise CheckpointError(
+                f"the residual was saved by {weight} workers that share one, here they are "
+                f"{self._exchange.weight}: resume with the exchange and the workers per node of then"
+            )
 
     def _load_own_state(self, own: dict[str, Any]) -> None:
         super()._load_own_state(own)

@@ -9,26 +9,54 @@ import torch
 from torch import nn
 
 import ggs
-from ggs.exchange import allgather, split
+from ggs.exchange import allgather, auto, split
 from tests.models import backward, build
 from tests.test_optimizer import non_batchnorm
 from tests.worker_pool import WorkerPool
 
-SIZES = [2, 3, 4, 5]
-EXCHANGES = ["allgather", "split"]
+CASES = [
+    *(("allgather", size) for size in (2, 3, 4, 5)),
+    *(("split", size) for size in (2, 3, 4, 5)),
+    ("auto", 4),
+    ("hierarchical 2", 2),
+    ("hierarchical 2", 4),
+    ("hierarchical 2 split", 4),
+    ("hierarchical 3", 6),
+    ("hierarchical 2 split", 6),
+]
+"""Exchange, workers per node and, for tests, the exchange between the nodes; number of workers."""
+every_exchange = pytest.mark.parametrize(("exchange", "size"), CASES)
 
 
-def make(model: nn.Module, exchange: str, **options: Any) -> ggs.GGS:
-    options = {"density": 0.05, "warmup_steps": 6, "exchange": exchange, **options}
-    return ggs.GGS(torch.optim.AdamW(model.parameters(), lr=0.01), model, **options)
+def make(
+    optimizer: torch.optim.Optimizer, model: nn.Module, exchange: str, **options: Any
+) -> ggs.GGS:
+    """A GGS that exchanges in several pieces even what is small, between nodes as ``exchange`` says."""
+    allgather.PIECE_BYTES = 150
+    name, *rest = exchange.split()
+    if rest:
+        options["workers_per_node"] = int(rest[0])
+    auto.cheapest_flat = _original if rest[1:] != ["split"] else _always_split
+    return ggs.GGS(optimizer, model, exchange=name, **options)
+
+
+_original = auto.cheapest_flat
+
+
+def _always_split(numel: int, count: int, size: int, values_format: str, *rest: Any) -> Any:
+    return "split", auto.split_cost(numel, count, size, values_format)
+
+
+def adamw(model: nn.Module, exchange: str, **options: Any) -> ggs.GGS:
+    options = {"density": 0.05, "warmup_steps": 6, **options}
+    return make(torch.optim.AdamW(model.parameters(), lr=0.01), model, exchange, **options)
 
 
 def _replicas(rank: int, size: int, exchange: str, cases: list[dict[str, Any]]) -> list[Any]:
-    allgather.PIECE_BYTES = 200  # so that small models too travel in several pieces
     found = []
     for case in cases:
         model = build(case.pop("model"), case.pop("dtype", torch.float32), seed=1 + rank)
-        optimizer = make(model, exchange, **case)
+        optimizer = adamw(model, exchange, **case)
         history = []
         for step in range(12):
             backward(model, step, rank)
@@ -38,8 +66,7 @@ def _replicas(rank: int, size: int, exchange: str, cases: list[dict[str, Any]]) 
     return found
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("exchange", EXCHANGES)
+@every_exchange
 def test_replicas_are_bit_identical(workers: WorkerPool, exchange: str, size: int) -> None:
     cases: list[dict[str, Any]] = [
         {"model": "plain", "dense_below": 6},
@@ -61,13 +88,12 @@ def test_replicas_are_bit_identical(workers: WorkerPool, exchange: str, size: in
 
 def _conserve(rank: int, size: int, exchange: str, values: str, scope: str) -> dict[str, Any]:
     """SGD on given integer gradients: its updates do not depend on the weights, and sum exactly."""
-    allgather.PIECE_BYTES = 100
     model = nn.Sequential(nn.Linear(40, 9, bias=False), nn.Linear(9, 7)).double()
     for parameter in model.parameters():
         nn.init.zeros_(parameter)
     sgd = torch.optim.SGD(model.parameters(), lr=2.0**-5)
-    optimizer = ggs.GGS(sgd, model, density=0.03, warmup_steps=8, exchange=exchange,
-                        values=values, scope=scope, dense_below=8)  # fmt: skip
+    optimizer = make(sgd, model, exchange, density=0.03, warmup_steps=8,
+                     values=values, scope=scope, dense_below=8)  # fmt: skip
     total = [torch.zeros_like(p) for p in model.parameters()]
     generator = torch.Generator().manual_seed(rank)
     for _ in range(40):
@@ -76,16 +102,16 @@ def _conserve(rank: int, size: int, exchange: str, values: str, scope: str) -> d
             parameter.grad = gradient
             updates -= gradient * 2.0**-5
         optimizer.step()
-    residual = optimizer.state_dict()["ggs"]["residual"]
+    state = optimizer.state_dict()["ggs"]
+    residual = [state["residual"][name].reshape(-1) for name, _ in model.named_parameters()]
     return {
         "arrived": torch.cat([p.detach().reshape(-1) for p in model.parameters()]),
         "updates": torch.cat([t.reshape(-1) for t in total]),
-        "residual": torch.cat([residual[name].reshape(-1) for name, _ in model.named_parameters()]),
+        "residual": state["residual_weight"] * torch.cat(residual),
     }
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("exchange", EXCHANGES)
+@every_exchange
 @pytest.mark.parametrize(
     ("values", "scope"), [("fp64", "global"), ("fp32", "tensor"), ("int8", "global")]
 )
@@ -106,7 +132,7 @@ def _at_density_1(rank: int, size: int, exchange: str) -> torch.Tensor:
     if exchange == "dense":
         optimizer: torch.optim.Optimizer = ggs.Dense(sgd, model)
     else:
-        optimizer = ggs.GGS(sgd, model, density=1.0, values="fp64", exchange=exchange)
+        optimizer = make(sgd, model, exchange, density=1.0, values="fp64")
     for step in range(8):
         backward(model, step, rank)
         optimizer.step()
@@ -115,8 +141,7 @@ def _at_density_1(rank: int, size: int, exchange: str) -> torch.Tensor:
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
 
-@pytest.mark.parametrize("size", [2, 5])
-@pytest.mark.parametrize("exchange", EXCHANGES)
+@every_exchange
 def test_sgd_at_density_1_is_dense_training(workers: WorkerPool, exchange: str, size: int) -> None:
     dense = workers.run(size, _at_density_1, "dense")[0]
     for found in workers.run(size, _at_density_1, exchange):
@@ -133,12 +158,12 @@ def _resume(rank: int, size: int, exchange: str) -> bool:
             assert optimizer.statistics.skipped == (step == 6)
 
     model = build("batchnorm")
-    optimizer = make(model, exchange, values="int8")
+    optimizer = adamw(model, exchange, values="int8")
     run(model, optimizer, 0, 9)
     saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
     run(model, optimizer, 9, 20)
     resumed = build("batchnorm")
-    second = make(resumed, exchange, values="int8")
+    second = adamw(resumed, exchange, values="int8")
     resumed.load_state_dict(saved[0])
     second.load_state_dict(saved[1])
     run(resumed, second, 9, 20)
@@ -148,8 +173,7 @@ def _resume(rank: int, size: int, exchange: str) -> bool:
     )
 
 
-@pytest.mark.parametrize("size", [2, 4, 5])
-@pytest.mark.parametrize("exchange", EXCHANGES)
+@every_exchange
 def test_resume_is_the_uninterrupted_run(workers: WorkerPool, exchange: str, size: int) -> None:
     assert all(workers.run(size, _resume, exchange))
 

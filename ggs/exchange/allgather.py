@@ -28,6 +28,20 @@ def piece_numel(numel: int, count: int, length: int) -> int:
     return length if count == numel else numel
 
 
+def cuts(numel: int, count: int, size: int, values_format: str) -> list[int]:
+    """Where the selected elements are cut into pieces: from 0 to ``count``."""
+    number = pieces(numel, count, size, values_format)
+    return [count * piece // number for piece in range(number + 1)]
+
+
+def bytes_sent(numel: int, count: int, size: int, values_format: str) -> int:
+    """Bytes that a worker sends in a step."""
+    lengths = [b - a for a, b in pairwise(cuts(numel, count, size, values_format))]
+    return (size - 1) * sum(
+        message_size(piece_numel(numel, count, length), length, values_format) for length in lengths
+    )
+
+
 class AllGather(Exchange):
     """All-gather of the selections, in pieces of so many elements each, added rank by rank.
 
@@ -50,10 +64,10 @@ class AllGather(Exchange):
             task.residual[indices] = values - sent
             yield Update(None if count == task.numel else indices, sent)
             return
-        number = pieces(task.numel, count, self.collectives.size, task.values_format)
-        cuts = [count * piece // number for piece in range(number + 1)]
         under_way = None
-        for start, stop in pairwise(cuts):
+        for start, stop in pairwise(
+            cuts(task.numel, count, self.collectives.size, task.values_format)
+        ):
             following = self._send(indices[start:stop], values[start:stop], count)
             if under_way is not None:
                 yield from self._receive(*under_way)

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
@@ -52,6 +53,7 @@ class Exchange(ABC):
             workers of a node share theirs.
         node: the workers of this node, whose gradients must be averaged first; None for no averaging.
         selected: elements that this worker sent in the last step.
+        weight: how often the residual counts in the mean over all workers that the weights still lack.
         state: what a resumed run needs beside the residual to go on bit for bit; for a checkpoint.
     """
 
@@ -60,6 +62,7 @@ class Exchange(ABC):
         self.task = task
         self.sources = collectives.size
         self.node: Collectives | None = None
+        self.weight = 1
         self.selected = 0
         self.state: dict[str, Any] = {}
 
@@ -74,3 +77,16 @@ class Exchange(ABC):
         Yields updates, on every rank the same bits in the same order; their sum over ``sources`` is
         what to add to the weights. The exchange is over when all are consumed.
         """
+
+
+def cut(
+    offsets: tuple[int, ...], counts: Sequence[int], start: int, stop: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The parts of the segments in [start, stop), from its start, with their parts of the counts."""
+    borders, parts = [0], []
+    for (a, b), count in zip(pairwise(offsets), counts, strict=True):
+        low, high = max(a, start), min(b, stop)
+        if low < high:
+            borders.append(high - start)
+            parts.append(count * (high - a) // (b - a) - count * (low - a) // (b - a))
+    return (tuple(borders), tuple(parts)) if parts else ((0, 0), (0,))

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ggs.collectives import Collectives
-from ggs.exchange.base import Exchange, Task, Update
+from ggs.exchange.base import Exchange, Task, Update, cut
 from ggs.select import Selector
 from ggs.wire import decode, encode, message_size
 
@@ -76,21 +76,8 @@ def ranges(
         own = tuple((0, b - a) for a, b in pairwise(balanced))
         return _with_second(balanced, own, first, values_format, count)
     bounds = tuple(numel * rank // size for rank in range(size + 1))
-    own, first = zip(*(_cut(offsets, counts, a, b) for a, b in pairwise(bounds)), strict=True)
+    own, first = zip(*(cut(offsets, counts, a, b) for a, b in pairwise(bounds)), strict=True)
     return _with_second(bounds, own, first, values_format, count)
-
-
-def _cut(
-    offsets: tuple[int, ...], counts: tuple[int, ...], start: int, stop: int
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The parts of the segments in [start, stop), from its start, with their parts of the counts."""
-    borders, parts = [0], []
-    for (a, b), count in zip(pairwise(offsets), counts, strict=True):
-        low, high = max(a, start), min(b, stop)
-        if low < high:
-            borders.append(high - start)
-            parts.append(count * (high - a) // (b - a) - count * (low - a) // (b - a))
-    return (tuple(borders), tuple(parts)) if parts else ((0, 0), (0,))
 
 
 def _with_second(
