@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ggs.clock import Clock, Phase
 from ggs.lockstep import Worker
 
 ProcessGroup = dist.ProcessGroup | Worker
@@ -23,14 +24,17 @@ _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tenso
 class Gathering:
     """An all-gather on its way; ``wait`` gives its result."""
 
-    def __init__(self, rows: Tensor, device: torch.device, work: dist.Work | None) -> None:
-        self._rows, self._device, self._work = rows, device, work
+    def __init__(
+        self, rows: Tensor, device: torch.device, work: dist.Work | None, clock: Clock
+    ) -> None:
+        self._rows, self._device, self._work, self._clock = rows, device, work, clock
 
     def wait(self) -> Tensor:
         """(N, m): row i from rank i."""
-        if self._work is not None:
-            self._work.wait()
-        return self._rows.to(self._device)
+        with self._clock.phase("sending"):
+            if self._work is not None:
+                self._work.wait()
+            return self._rows.to(self._device)
 
 
 class Collectives:
@@ -59,6 +63,8 @@ class Collectives:
             self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         self.bytes_sent = 0
         self.bytes_received = 0
+        self.clock = Clock()
+        """Told when a collective of a step begins and ends; a subgroup's is the larger group's."""
         self._counted_by = counted_by
 
     def device_for(self, device: torch.device) -> torch.device:
@@ -76,15 +82,17 @@ class Collectives:
 
     def start_all_gather(self, message: Tensor) -> Gathering:
         """Begin to gather the (m,) messages of all N workers, while the caller does something else."""
+        device = message.device
         if self.size == 1:
-            return Gathering(message.unsqueeze(0), message.device, None)
+            return Gathering(message.unsqueeze(0), device, None, self.clock)
         self.count((self.size - 1) * message.nbytes, (self.size - 1) * message.nbytes)
-        if self._here:
-            return Gathering(self._here.all_gather(message), message.device, None)
-        travelling = message.to(self.device_for(message.device))
-        gathered = travelling.new_empty(self.size * message.numel())
-        work = _gather(gathered, travelling, group=self.group, async_op=True)
-        return Gathering(gathered.view(self.size, message.numel()), message.device, work)
+        with self.clock.phase("sending"):
+            if self._here:
+                return Gathering(self._here.all_gather(message), device, None, self.clock)
+            travelling = message.to(self.device_for(device))
+            gathered = travelling.new_empty(self.size * message.numel())
+            work = _gather(gathered, travelling, group=self.group, async_op=True)
+        return Gathering(gathered.view(self.size, message.numel()), device, work, self.clock)
 
     def all_to_all(
         self, messages: Tensor, sent_sizes: Sequence[int], received_sizes: Sequence[int]
@@ -105,22 +113,23 @@ class Collectives:
             (sum(sent_sizes) - sent_sizes[self.rank]) * unit,
             (sum(received_sizes) - received_sizes[self.rank]) * unit,
         )
-        if self._here:
-            return self._here.all_to_all(messages, sent_sizes)
-        travelling = messages.to(self.device_for(messages.device))
-        received = travelling.new_empty(sum(received_sizes))
-        dist.all_to_all_single(
-            received, travelling, list(received_sizes), list(sent_sizes), group=self.group
-        )
-        return received.to(messages.device)
+        with self.clock.phase("sending"):
+            if self._here:
+                return self._here.all_to_all(messages, sent_sizes)
+            travelling = messages.to(self.device_for(messages.device))
+            received = travelling.new_empty(sum(received_sizes))
+            dist.all_to_all_single(
+                received, travelling, list(received_sizes), list(sent_sizes), group=self.group
+            )
+            return received.to(messages.device)
 
     def all_reduce_sum_(self, values: Tensor) -> Tensor:
         """Sum ``values`` over all workers, in place; every rank gets the same bits."""
-        return self._all_reduce(values, dist.ReduceOp.SUM)
+        return self._all_reduce(values, dist.ReduceOp.SUM, "sending")
 
     def all_reduce_max_(self, values: Tensor) -> Tensor:
-        """Elementwise maximum of ``values`` over all workers, in place."""
-        return self._all_reduce(values, dist.ReduceOp.MAX)
+        """Elementwise maximum of ``values`` over all workers, in place: how they agree, and meet."""
+        return self._all_reduce(values, dist.ReduceOp.MAX, "waiting")
 
     def broadcast_(self, values: Tensor, source: int = 0) -> Tensor:
         """Overwrite ``values`` with those of the group's rank ``source``. Not counted: set-up only."""
@@ -134,19 +143,21 @@ class Collectives:
                 values.copy_(travelling)
         return values
 
-    def _all_reduce(self, values: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
-        if self.size > 1:
-            share = 2 * values.nbytes * (self.size - 1) // self.size
-            self.count(share, share)
+    def _all_reduce(
+        self, values: Tensor, operation: dist.ReduceOp.RedOpType, phase: Phase
+    ) -> Tensor:
+        if self.size == 1:
+            return values
+        share = 2 * values.nbytes * (self.size - 1) // self.size
+        self.count(share, share)
+        with self.clock.phase(phase):
             if self._here:
                 summed = operation == dist.ReduceOp.SUM
                 reduce = self._here.all_reduce_sum if summed else self._here.all_reduce_max
                 return values.copy_(reduce(values))
             travelling = values.to(self.device_for(values.device))
             dist.all_reduce(travelling, op=operation, group=self.group)
-            if travelling is not values:
-                values.copy_(travelling)
-        return values
+            return values if travelling is values else values.copy_(travelling)
 
     def count(self, sent: int, received: int) -> None:
         """Add to the bytes exchanged so far."""
@@ -169,4 +180,6 @@ class Collectives:
         members = [dist.get_global_rank(self.group, rank) for rank in ranks]
         group = dist.new_group(members, use_local_synchronization=True)
         assert isinstance(group, dist.ProcessGroup)
-        return Collectives(group, self if counted else None)
+        members_only = Collectives(group, self if counted else None)
+        members_only.clock = self.clock
+        return members_only

@@ -11,7 +11,7 @@ import ggs
 
 # From the ground up. A module may import from its own layer only where it is a package of its own.
 LAYERS = [
-    {"errors", "statistics", "lockstep"},
+    {"errors", "statistics", "lockstep", "clock"},
     {"schedule", "compiled", "select_steering", "wire_layout", "collectives", "flat", "support",
      "gradients", "cost"},
     {"select_kernels", "select_triton", "wire_kernels"},

@@ -237,6 +237,12 @@ class TrainConfig(BaseModel):
     log_every: int = Field(
         10, ge=1, description="steps between two lines in metrics.jsonl", json_schema_extra=_OUTPUT
     )
+    tensorboard: bool = Field(
+        True,
+        description="write TensorBoard events to run_dir/tensorboard, where the package tensorboard is "
+        "installed",
+        json_schema_extra=_OUTPUT,
+    )
     run_dir: Path | None = Field(
         None,
         description="folder for configuration, metrics and weights; unset: a new one, "

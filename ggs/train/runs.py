@@ -9,7 +9,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ _FREE_TO_CHANGE = {
     "checkpoint_timeout",
     "resume",
     "check_replicas_every",
+    "tensorboard",
 }
 """Settings that do not make a restarted run another one."""
 
@@ -91,8 +92,9 @@ class RunFolder:
         return self.path / METRICS, self._metrics.tell()
 
     def close(self) -> None:
-        """Close ``metrics.jsonl``; harmless when it is closed already."""
-        self._metrics.close()
+        """Close ``metrics.jsonl``; harmless when it is closed already, or its disk is full."""
+        with suppress(OSError):  # every line has been flushed, or its failure told
+            self._metrics.close()
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``, which marks the run as finished."""

@@ -3,6 +3,7 @@
 import itertools
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ggs.collectives import Collectives
+from ggs.optimizer import GGS
 from ggs.replicas import check_replicas
 from ggs.scaler import GradScaler
 from ggs.train.config import TrainConfig
@@ -24,6 +26,7 @@ from ggs.wrapper import DistributedOptimizer
 
 if TYPE_CHECKING:
     from ggs.train.checkpoint.checkpointer import Checkpointer
+    from ggs.train.tensorboard import Events
 
 CALIBRATION_BATCHES = 50
 """Training batches per worker with which ``batchnorm: recalibrate`` measures statistics anew."""
@@ -105,9 +108,14 @@ class Trainer:
         """Where results go: rank 0's, the other workers have none."""
         self.reporter: Reporter | None = None
         """The same for what a person sees."""
+        self.events: Events | None = None
+        """The same for TensorBoard."""
         self.checkpointer: Checkpointer | None = None
         self.scheduler = scheduler(config, optimizer, plan.steps, plan.steps_per_epoch)
         self.scaler = GradScaler(device.type, enabled=config.precision == "fp16")
+        self._clock = optimizer.collectives.clock
+        optimizer.inner.register_step_pre_hook(lambda *_: self._clock.enter("computing"))
+        optimizer.inner.register_step_post_hook(lambda *_: self._clock.leave())
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self._logged = (0, 0.0)
 
@@ -118,8 +126,10 @@ class Trainer:
         while state.step < plan.steps:
             started = time.perf_counter()
             for batches in itertools.islice(self._steps_of_epoch(), plan.steps - state.step):
-                self._step(batches)
-                if state.step % self.config.log_every == 0:
+                logs = (state.step + 1) % self.config.log_every == 0
+                with self._clock.measure(self.device) if logs else nullcontext():
+                    self._step(batches)
+                if logs:
                     self._log()
                 now = time.perf_counter()
                 state.seconds += now - started
@@ -158,6 +168,8 @@ class Trainer:
         }
         if self.folder:
             self.folder.log("evaluation", row)
+        if self.events:
+            self.events.evaluation(row)
         if self.reporter:
             self.reporter.evaluation(state.step, result["top1"], result["loss"])
         return result
@@ -221,7 +233,8 @@ class Trainer:
         if self.config.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
-        self.scaler.step(self.optimizer)
+        with self._clock.phase("selecting"):
+            self.scaler.step(self.optimizer)
         self.scaler.update()
         self._lr = self.scheduler.get_last_lr()[0]
         self.scheduler.step()
@@ -263,7 +276,17 @@ class Trainer:
                 "bytes_sent_total": state.bytes_sent,
                 "samples_per_second": round(rate, 1),
                 "skipped_steps": done.skipped_steps,
+                "residual_norm": self._residual_norm(),
+                "step_seconds": {p: round(s, 6) for p, s in self._clock.seconds.items()},
             }
             self.folder.log("train", row)
+            if self.events:
+                self.events.train(row)
         if self.reporter:
             self.reporter.step(state.step, state.epoch, float(loss), rate, done.bytes_sent)
+
+    def _residual_norm(self) -> float | None:
+        """Norm of what this worker has not sent yet; None where nothing is kept back."""
+        if not isinstance(self.optimizer, GGS):
+            return None
+        return float(torch.linalg.vector_norm(self.optimizer.residual))

@@ -12,7 +12,7 @@ from ggs import lockstep
 from ggs.batchnorm import batchnorm_modules
 from ggs.collectives import Collectives, ProcessGroup
 from ggs.errors import ConfigurationError
-from ggs.train import data, models, seeds
+from ggs.train import data, models, seeds, tensorboard
 from ggs.train.check import check_batch
 from ggs.train.checkpoint.checkpointer import Checkpointer, resume
 from ggs.train.checkpoint.load import Loaded
@@ -106,6 +106,8 @@ def train(
         if trainer.folder and trainer.reporter:
             trainer.folder.close()
             trainer.reporter.close()
+        if trainer.events:
+            trainer.events.close()
     return summary
 
 
@@ -123,6 +125,8 @@ def _open_results(trainer: Trainer, resumed: Loaded | None) -> None:
     trainer.reporter = Reporter(trainer.plan.steps, trainer.plan.epochs)
     if trainer.folder.restarted:
         trainer.reporter.say(f"starting over the run in {trainer.folder.path}")
+    if trainer.config.tensorboard and tensorboard.is_installed():
+        trainer.events = tensorboard.Events(trainer.folder.path, trainer.state.step)
 
 
 def _background_group(config: TrainConfig) -> ProcessGroup | None:

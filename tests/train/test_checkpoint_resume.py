@@ -23,7 +23,7 @@ from tests.worker_pool import WorkerPool
 
 pytestmark = pytest.mark.timeout(300)  # several trainings each
 CPU = torch.device("cpu")
-TIMES = ("seconds", "samples_per_second")
+TIMES = ("seconds", "samples_per_second", "step_seconds")
 
 
 def config_for(folder: Path, **settings: Any) -> TrainConfig:

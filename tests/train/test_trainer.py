@@ -57,6 +57,7 @@ def test_one_worker_leaves_a_whole_run_folder(tmp_path: Path) -> None:
         "metrics.jsonl",
         "model.safetensors",
         "summary.json",
+        "tensorboard",
     ]
     assert json.loads((tmp_path / "summary.json").read_text()) == json.loads(json.dumps(summary))
     assert build(TrainConfig, load_yaml(tmp_path / "config.yaml")) == config

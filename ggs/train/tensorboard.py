@@ -1,0 +1,88 @@
+"""TensorBoard events of a run, in ``tensorboard/`` below its folder; rank 0 writes them."""
+
+import logging
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+FOLDER = "tensorboard"
+FLUSH_SECONDS = 15
+"""Seconds until an event is in the file, where a storage may be slow."""
+
+_TRAIN_TAGS = {
+    "loss": "loss/training",
+    "lr": "training/learning rate",
+    "samples_per_second": "training/images per second",
+    "skipped_steps": "training/skipped steps",
+    "density": "exchange/density",
+    "bytes_sent": "exchange/bytes sent per step",
+    "bytes_sent_total": "exchange/bytes sent",
+    "residual_norm": "exchange/residual norm",
+}
+_EVALUATION_TAGS = {"top1": "top-1/test", "loss": "loss/test"}
+
+_log = logging.getLogger("ggs")
+
+
+def is_installed() -> bool:
+    """Whether the package ``tensorboard`` is there."""
+    return find_spec("tensorboard") is not None
+
+
+class Events:
+    """Writes a run's events; a failing storage ends the events, not the training.
+
+    Args:
+        run_dir: the run's folder.
+        done: steps that the run has done already. Later events of a killed run are taken back.
+    """
+
+    def __init__(self, run_dir: Path, done: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        folder = run_dir / FOLDER
+        self._writer: SummaryWriter | None = None
+        try:
+            if done == 0:
+                for old in folder.glob("events.out.tfevents.*"):
+                    old.unlink()
+            self._writer = SummaryWriter(
+                str(folder), purge_step=done + 1 if done else None, flush_secs=FLUSH_SECONDS
+            )
+        except OSError as error:
+            self._give_up(error)
+
+    def train(self, row: Mapping[str, Any]) -> None:
+        """The events of a "train" line of ``metrics.jsonl``."""
+        values = {tag: row[name] for name, tag in _TRAIN_TAGS.items() if row[name] is not None}
+        total = sum(row["step_seconds"].values())
+        for phase, seconds in row["step_seconds"].items():
+            values[f"share of a step/{phase}"] = seconds / total
+        self._add(values, row["step"])
+
+    def evaluation(self, row: Mapping[str, Any]) -> None:
+        """The events of an "evaluation" line of ``metrics.jsonl``."""
+        self._add({tag: row[name] for name, tag in _EVALUATION_TAGS.items()}, row["step"])
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self._writer is not None:
+            try:
+                self._writer.close()
+            except OSError as error:
+                self._give_up(error)
+            self._writer = None
+
+    def _add(self, values: Mapping[str, float], step: int) -> None:
+        if self._writer is None:
+            return
+        try:
+            for tag, value in values.items():
+                self._writer.add_scalar(tag, value, step)
+        except OSError as error:  # of the writer's thread, some events ago
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self._writer = None
+        _log.warning("no more TensorBoard events: %s", error.strerror or error)

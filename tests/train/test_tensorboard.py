@@ -1,0 +1,147 @@
+"""What a TensorBoard shows of a run, read back with TensorBoard's own reader."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ggs.train.arguments import build
+from ggs.train.config import TrainConfig
+from ggs.train.worker import train
+from tests.worker_pool import WorkerPool
+
+pytest.importorskip("tensorboard")
+CPU = torch.device("cpu")
+
+
+def config_for(folder: Path, **settings: Any) -> TrainConfig:
+    values = {"run_dir": folder, "steps": 6, "evaluate_every": "3 steps", "log_every": 2}
+    return build(TrainConfig, {**values, "device": "cpu", **settings})
+
+
+def run(rank: int, size: int, config: TrainConfig) -> None:
+    train(config, CPU, None)
+
+
+def scalars(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    reader = EventAccumulator(str(run_dir / "tensorboard"))
+    reader.Reload()
+    return {
+        tag: [(e.step, e.value) for e in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]
+    }
+
+
+def rows(run_dir: Path, kind: str) -> list[dict[str, Any]]:
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    return [row for row in map(json.loads, lines) if row["kind"] == kind]
+
+
+def test_tensorboard_has_what_the_record_has(tmp_path: Path, workers: WorkerPool) -> None:
+    workers.run(2, run, config_for(tmp_path, density=0.01, density_warmup=0))
+    found = scalars(tmp_path)
+    log, tests = rows(tmp_path, "train"), rows(tmp_path, "evaluation")
+    for tag, source, name in (
+        ("loss/training", log, "loss"),
+        ("training/learning rate", log, "lr"),
+        ("training/skipped steps", log, "skipped_steps"),
+        ("exchange/density", log, "density"),
+        ("exchange/bytes sent per step", log, "bytes_sent"),
+        ("exchange/residual norm", log, "residual_norm"),
+        ("loss/test", tests, "loss"),
+        ("top-1/test", tests, "top1"),
+    ):
+        steps, values = zip(*found[tag], strict=True)
+        assert list(steps) == [row["step"] for row in source]
+        assert values == pytest.approx([row[name] for row in source])
+    assert [row["step"] for row in log] == [2, 4, 6]
+    assert log[-1]["residual_norm"] > log[0]["residual_norm"] > 0
+
+
+def test_the_shares_of_a_step_are_the_whole_step(tmp_path: Path, workers: WorkerPool) -> None:
+    workers.run(2, run, config_for(tmp_path, density=0.1, density_warmup=0))
+    found = scalars(tmp_path)
+    shares = [
+        found[f"share of a step/{p}"] for p in ("computing", "selecting", "sending", "waiting")
+    ]
+    for moments in zip(*shares, strict=True):
+        assert sum(value for _, value in moments) == pytest.approx(1, abs=1e-5)
+        assert all(value > 0 for _, value in moments)
+    assert all(
+        sum(row["step_seconds"].values()) < row["seconds"] for row in rows(tmp_path, "train")
+    )
+
+
+class SlowOnRank1(torch.nn.Linear):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.training and torch.distributed.get_rank() == 1:
+            time.sleep(0.2)
+        return super().forward(images.flatten(1))
+
+
+def slow_model(num_classes: int) -> torch.nn.Module:
+    return SlowOnRank1(784, num_classes)
+
+
+def test_waiting_for_a_slow_worker_shows(tmp_path: Path, workers: WorkerPool) -> None:
+    config = config_for(tmp_path, model="tests.train.test_tensorboard:slow_model")
+    workers.run(2, run, config)
+    for row in rows(tmp_path, "train"):
+        seconds = row["step_seconds"]
+        assert seconds["waiting"] > 0.1
+        assert seconds["sending"] + seconds["selecting"] < seconds["waiting"]
+
+
+def test_one_dense_worker_has_no_residual_and_sends_nothing(tmp_path: Path) -> None:
+    train(config_for(tmp_path, method="dense"), CPU, None)
+    found = scalars(tmp_path)
+    assert "exchange/residual norm" not in found
+    assert [value for _, value in found["share of a step/sending"]] == [0, 0, 0]
+
+
+def test_a_run_that_starts_over_leaves_no_old_events(tmp_path: Path) -> None:
+    train(config_for(tmp_path, steps=6), CPU, None)
+    train(config_for(tmp_path, steps=2, overwrite=True), CPU, None)
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 1
+    assert [step for step, _ in scalars(tmp_path)["loss/training"]] == [2]
+
+
+def test_a_resumed_run_goes_on_where_its_events_end(tmp_path: Path) -> None:
+    folder = {"checkpoint_dir": tmp_path / "checkpoints", "checkpoint_every": "2 steps"}
+    train(config_for(tmp_path / "run", steps=4, **folder), CPU, None)
+    (tmp_path / "run" / "summary.json").unlink()
+    (tmp_path / "checkpoints" / "DONE").unlink(missing_ok=True)
+    train(config_for(tmp_path / "run", steps=8, **folder), CPU, None)
+    assert [step for step, _ in scalars(tmp_path / "run")["loss/training"]] == [2, 4, 6, 8]
+
+
+def test_without_it_nothing_is_written(tmp_path: Path) -> None:
+    train(config_for(tmp_path, tensorboard=False), CPU, None)
+    assert not (tmp_path / "tensorboard").exists()
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from ggs.train.tensorboard import Events
+events = Events(Path(sys.argv[1]), 0)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+for step in range(20000):
+    events.evaluation({"step": step, "top1": 1.0, "loss": 1.0})
+events.close()
+print("trained to the end")
+"""
+
+
+def test_a_full_storage_ends_the_events_but_not_the_training(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "trained to the end\n"
+    assert "no more TensorBoard events: File too large" in done.stderr
