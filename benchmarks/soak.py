@@ -142,7 +142,7 @@ class Soak:
         self.attempts = self.kills = self.hangs = self.differences = self.orphans = 0
         self.trainings = self.resumed = self.unclean = 0
         self.kinds: Counter[str] = Counter()
-        self.longest = self.startup = self.trained = 0.0
+        self.longest = self.startup = 0.0
 
     def run(self) -> dict[str, Any]:
         """Do it all; the figures."""
@@ -171,7 +171,7 @@ class Soak:
             "--data", "mnist5k", "--model", "lenet5", "--steps", str(self.steps), "--batch-size", "16",
             "--augment", "--density-warmup", f"{self.steps // 2} steps", "--log-every", "7",
             "--evaluate-every", f"{self.steps // 3} steps", "--threads", "1", "--workers", "1",
-            "--device", "cpu", "--rendezvous-timeout", "60", "--checkpoint-every", "23 steps",
+            "--device", "cpu", "--rendezvous-timeout", "45", "--checkpoint-every", "23 steps",
             "--collective-timeout", str(COLLECTIVE_SECONDS), "--keep-checkpoints", "2",
             "--checkpoint-dir", str(folder / "checkpoints"), "--run-dir", str(folder / "run"),
         ]  # fmt: skip
@@ -189,10 +189,8 @@ class Soak:
         if codes != [0] * TASKS:
             attempt.kill_all()
             raise SystemExit(f"the undisturbed training failed:\n{attempt.log.read_text()}")
-        self.trained = time.monotonic() - started - self.startup
-        print(
-            f"undisturbed: {self.startup:.1f} s to start, {self.trained:.1f} s to train", flush=True
-        )
+        trained = time.monotonic() - started - self.startup
+        print(f"undisturbed: {self.startup:.1f} s to start, {trained:.1f} s to train", flush=True)
 
     def training(self, folder: Path, reference: Path) -> None:
         """One training to its end, with kills on the way as long as more are wanted."""
@@ -214,15 +212,17 @@ class Soak:
         if self.generator.random() < 1 / 3:
             time.sleep(self.generator.uniform(0.0, self.startup))
             return
-        moment = self.generator.uniform(0.0, self.trained)
+        part, delay = self.generator.uniform(0.0, 0.7), self.generator.uniform(0.0, 0.2)
+        target: float | None = None
         while attempt.running() and time.monotonic() < started + TRAINING_SECONDS:
             with suppress(FileNotFoundError):
                 if record.stat().st_mtime > begun:  # this attempt writes to it: it trains
-                    break
+                    step = _last_step(record)
+                    target = target or step + part * (self.steps - step)
+                    if step >= target:
+                        break
             time.sleep(0.02)
-        moment += time.monotonic()
-        while attempt.running() and time.monotonic() < moment:
-            time.sleep(0.01)
+        time.sleep(delay)
 
     def disturb(self, attempt: Attempt) -> bool:
         """Strike; whether the training had got to its end before."""
@@ -235,7 +235,6 @@ class Soak:
         self.longest = max(self.longest, took)
         self.kills += 1
         self.kinds[kind] += 1
-        self.resumed += "resuming after step" in attempt.log.read_text()
         print(
             f"kill {self.kills}: {kind}; the tasks ended with {codes} after {took:.1f} s",
             flush=True,
@@ -252,6 +251,7 @@ class Soak:
 
     def leftovers(self, attempt: Attempt, codes: list[int] | None) -> None:
         """Count a hang, and processes that outlived their tasks by more than a moment."""
+        self.resumed += "resuming after step" in attempt.log.read_text()
         if codes is None:
             self.hangs += 1
             print(f"a hang:\n{attempt.log.read_text()}\n{attempt.processes()}", flush=True)
@@ -288,6 +288,12 @@ def differ(one: Path, other: Path) -> int:
 
 def _timeless(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in TIMES}
+
+
+def _last_step(record: Path) -> int:
+    """The step of the last whole line; 0 if there is none."""
+    lines = record.read_bytes().split(b"\n")[:-1]
+    return int(json.loads(lines[-1])["step"]) if lines else 0
 
 
 def _free_ports(count: int) -> list[int]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ggs import __version__
 from ggs.collectives import Collectives, ProcessGroup
-from ggs.errors import ConfigurationError
+from ggs.errors import CheckpointError, ConfigurationError
 from ggs.train.checkpoint import files, find, tree
 from ggs.train.checkpoint.agreement import first_text, gather_texts
 from ggs.train.checkpoint.due import Due
@@ -61,7 +61,8 @@ class Checkpointer:
         trainer: at the step that the run starts with.
         group: a gloo group of the same workers that nobody else uses; None without a process group.
 
-    Raises ConfigurationError where the workers cannot all write to ``directory``, or do not share it.
+    Raises CheckpointError where a worker cannot write to ``directory``, ConfigurationError where the
+    workers do not share it.
     """
 
     def __init__(self, directory: Path, trainer: "Trainer", group: ProcessGroup | None) -> None:
@@ -151,17 +152,19 @@ class Checkpointer:
         problem = ""
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            probe = directory / f".probe-{token}-{self._rank}"
+            probe = directory / f"{files.PROBE}{token}-{self._rank}"
             probe.touch()
-            probe.unlink()
+            probe.unlink(missing_ok=True)
             if self._rank == 0:
                 files.remove_partial(directory)
-                (directory / f".probe-{token}").touch()
+                (directory / f"{files.PROBE}{token}").touch()
         except OSError as error:
             problem = f"cannot write to {directory}: {error.strerror}"
-        self._raise_if(gather_texts(collectives, problem, self._trainer.device))
+        for rank, text in enumerate(gather_texts(collectives, problem, self._trainer.device)):
+            if text:
+                raise CheckpointError(f"checkpoint_dir: rank {rank}: {text}")
         deadline = time.monotonic() + PROBE_SECONDS
-        while not (directory / f".probe-{token}").exists():
+        while not (directory / f"{files.PROBE}{token}").exists():
             os.scandir(directory).close()  # some network file systems look again only when asked so
             if time.monotonic() > deadline:
                 problem = (
@@ -172,13 +175,10 @@ class Checkpointer:
             time.sleep(0.2)
         problems = gather_texts(collectives, problem, self._trainer.device)
         if self._rank == 0:
-            (directory / f".probe-{token}").unlink(missing_ok=True)
-        self._raise_if(problems)
-
-    def _raise_if(self, problems: list[str]) -> None:
-        for rank, problem in enumerate(problems):
-            if problem:
-                raise ConfigurationError(f"checkpoint_dir: rank {rank}: {problem}")
+            (directory / f"{files.PROBE}{token}").unlink(missing_ok=True)
+        for rank, text in enumerate(problems):
+            if text:
+                raise ConfigurationError(f"checkpoint_dir: rank {rank}: {text}")
 
     def _tell(self, text: str) -> None:
         if self._trainer.reporter:

@@ -31,7 +31,7 @@ from torch import Tensor
 from ggs.errors import CheckpointError
 
 MANIFEST, REPLICATED, METRICS = "manifest.json", "replicated.safetensors", "metrics.jsonl"
-PARTIAL = ".partial"
+PARTIAL, PROBE = ".partial", ".probe-"
 MANIFEST_LIMIT = 32 << 20
 """Bytes of a manifest that are read at most."""
 _STEP = re.compile(r"step-(\d{10})")
@@ -233,3 +233,5 @@ def remove_partial(directory: Path) -> None:
     """Delete what killed processes have left half written."""
     for path in directory.glob(f"step-*{PARTIAL}"):
         shutil.rmtree(path, ignore_errors=True)
+    for path in directory.glob(f"{PROBE}*"):
+        path.unlink(missing_ok=True)

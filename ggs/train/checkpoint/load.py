@@ -102,5 +102,5 @@ def _share_residuals(state: dict[str, Any], states: list[Any], weights: list[Any
         if "residual" in state["optimizer"]["ggs"]:
             residuals = [other["optimizer"]["ggs"]["residual"] for other in states]
             state["optimizer"]["ggs"]["residual"] = resize.weighted_mean(residuals, weights)
-    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+    except (LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise CheckpointError(f"the optimizer's state is damaged: {error!r}") from None

@@ -61,7 +61,7 @@ def restore(trainer: "Trainer", loaded: Loaded) -> str:
         _copy(_own_tensors(trainer), state["model"])
         if trainer.collectives.rank == 0:
             _copy(replicated(trainer.optimizer), loaded.replicated)
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         if isinstance(error, CheckpointError):
             raise
         reason = " ".join(str(error).split())[:300]

@@ -32,8 +32,17 @@ def set_state(state: dict[str, Any], device: torch.device) -> None:
         random.setstate(state["python"])
         keys, position, has_gauss, gauss = state["numpy"]
         words = keys.numpy().astype(np.uint32)
+        if not 0 <= int(position) <= len(words):  # numpy would read beyond its end
+            raise ValueError(f"position {position} is not in the state")
         np.random.set_state(("MT19937", words, position, has_gauss, gauss))
         if device.type == "cuda" and "cuda" in state:
             torch.cuda.set_rng_state(state["cuda"], device)
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+        RuntimeError,
+    ) as error:
         raise CheckpointError(f"the state of the random numbers is damaged: {error}") from None
