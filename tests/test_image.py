@@ -112,6 +112,19 @@ def test_what_must_not_be_there(engine: docker.DockerClient, image: str) -> None
     assert not code & {".git", ".venv", ".env", "tests", "benchmarks", "node_modules", ".ci"}
 
 
+def test_triton_needs_no_compiler(engine: docker.DockerClient, image: str) -> None:
+    """Its link to the CUDA driver is in its cache, for any user, and misses nothing but the driver."""
+    code = (
+        "import ctypes, os; from triton.backends.nvidia import driver as d; "
+        "from triton.runtime.build import compile_so_from_file as c; "
+        "print(so := c(os.path.join(d.dirname, 'driver.c'), 'cuda_utils', d.library_dirs(), "
+        "d.include_dirs, d.libraries)); ctypes.PyDLL(so)"
+    )
+    output = in_image(engine, image, f'python -c "{code}" 2>&1 || true', "12345")
+    assert output.startswith("/opt/cache/triton/")
+    assert "libcuda.so.1: cannot open shared object file" in output.splitlines()[-1]
+
+
 def test_its_configuration(engine: docker.DockerClient, image: str) -> None:
     config = engine.images.get(image).attrs["Config"]
     assert not config["Entrypoint"]
