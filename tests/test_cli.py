@@ -13,7 +13,7 @@ from ggs.pai import exit_codes
 def ggs(*argv: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ggs.cli", *argv]
     return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=110, check=False
+        command, cwd=folder, capture_output=True, text=True, timeout=280, check=False
     )
 
 
@@ -52,16 +52,19 @@ def test_an_unknown_command_is_told(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.timeout(120)
-def test_two_workers_train_from_one_command(tmp_path: Path) -> None:
-    argv = ["--workers", "2", "--steps", "20", "--device", "cpu", "--density-warmup", "5 steps"]
-    done = ggs("train", *argv, "--run-dir", "runs/first", folder=tmp_path)
+@pytest.mark.timeout(300)
+def test_the_quickstart_keeps_its_promise(root: Path, tmp_path: Path) -> None:
+    """94 % of held-out images right, with a thousandth of the elements sent, by one command."""
+    example = str(root / "examples/quickstart.yaml")
+    done = ggs("train", "--config", example, "--device", "cpu", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    summary = json.loads((tmp_path / "runs/first/summary.json").read_text())
+    summary = json.loads((tmp_path / "runs/quickstart/summary.json").read_text())
+    assert summary["top1"] >= 94
+    assert summary["density"] <= 0.0015
     assert summary["world_size"] == 2
-    assert summary["steps"] == 20
+    assert summary["compression_ratio"] > 400
     assert f"{summary['top1']:.2f} % of 1,000 test images" in done.stdout
-    assert "results   runs/first" in done.stdout
-    again = ggs("train", "--config", "runs/first/config.yaml", folder=tmp_path)
+    assert "results   runs/quickstart" in done.stdout
+    again = ggs("train", "--config", "runs/quickstart/config.yaml", folder=tmp_path)
     assert again.returncode == exit_codes.NEVER_RETRY
     assert "holds a finished run" in again.stderr
