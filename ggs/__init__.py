@@ -10,6 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ggs.baselines import DeepGradientCompression as DeepGradientCompression
+    from ggs.baselines import GradientSparsification as GradientSparsification
+    from ggs.baselines import staircase_warmup as staircase_warmup
     from ggs.batchnorm import BatchNormMode as BatchNormMode
     from ggs.dense import Dense as Dense
     from ggs.optimizer import GGS as GGS
@@ -20,14 +23,27 @@ if TYPE_CHECKING:
 _HOME = {
     "GGS": "ggs.optimizer",
     "BatchNormMode": "ggs.batchnorm",
+    "DeepGradientCompression": "ggs.baselines",
     "Dense": "ggs.dense",
     "GradScaler": "ggs.scaler",
+    "GradientSparsification": "ggs.baselines",
     "StepStatistics": "ggs.statistics",
     "exponential_warmup": "ggs.schedule",
+    "staircase_warmup": "ggs.baselines",
 }
 
 __version__ = "0.1.0"
-__all__ = ["GGS", "BatchNormMode", "Dense", "GradScaler", "StepStatistics", "exponential_warmup"]
+__all__ = [
+    "GGS",
+    "BatchNormMode",
+    "DeepGradientCompression",
+    "Dense",
+    "GradScaler",
+    "GradientSparsification",
+    "StepStatistics",
+    "exponential_warmup",
+    "staircase_warmup",
+]
 
 
 def __getattr__(name: str) -> Any:

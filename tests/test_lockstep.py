@@ -18,7 +18,7 @@ from ggs.train.worker import train
 from tests.worker_pool import WorkerPool
 
 LENGTHS = (1, 2, 3, 7, 16, 33, 1001, 61_706, 1_500_000)
-METHODS = ("ggs", "dense")
+METHODS = ("ggs", "dense", "gs", "dgc")
 
 
 def numbers(length: int, rank: int, dtype: torch.dtype) -> Tensor:

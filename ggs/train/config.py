@@ -176,9 +176,10 @@ class TrainConfig(BaseModel):
         json_schema_extra=_TRAINING,
     )
 
-    method: Literal["ggs", "dense"] = Field(
+    method: Literal["ggs", "dense", "gs", "dgc"] = Field(
         "ggs",
-        description="ggs sends the largest updates; dense averages all gradients (the baseline)",
+        description="ggs sends the largest updates; the baselines: dense averages all gradients, gs sends "
+        "the largest gradients, dgc is Deep Gradient Compression (with sgd)",
         json_schema_extra=_SPARSE,
     )
     density: float = Field(

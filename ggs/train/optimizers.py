@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
+from ggs.baselines import DeepGradientCompression, GradientSparsification, require_sgd
 from ggs.collectives import ProcessGroup
 from ggs.dense import Dense
 from ggs.errors import ConfigurationError
@@ -17,6 +18,12 @@ from ggs.support import check_optimizer
 from ggs.train.arguments import suggestion
 from ggs.train.config import TrainConfig
 from ggs.wrapper import DistributedOptimizer
+
+SPARSE: dict[str, type[GGS | GradientSparsification | DeepGradientCompression]] = {
+    "ggs": GGS,
+    "gs": GradientSparsification,
+    "dgc": DeepGradientCompression,
+}
 
 
 def optimizer_classes() -> dict[str, Callable[..., torch.optim.Optimizer]]:
@@ -68,6 +75,8 @@ def build_optimizer(
             f"optimizer: {config.optimizer} refuses {values}: {reason}"
         ) from None
     check_optimizer(optimizer)
+    if config.method == "dgc":
+        require_sgd(optimizer)
     return optimizer
 
 
@@ -87,7 +96,7 @@ def distribute(
             max_consecutive_skips=config.max_consecutive_skips,
             process_group=group,
         )
-    return GGS(
+    return SPARSE[config.method](
         optimizer,
         model,
         config.density,
