@@ -288,6 +288,12 @@ class TrainConfig(BaseModel):
         json_schema_extra=_extra(_CHECKPOINTS, "DURATION"),
     )
 
+    dry_run: bool = Field(
+        False,
+        description="check everything, show what would be exchanged and what memory it takes, train "
+        "nothing",
+        json_schema_extra=_LAUNCH,
+    )
     workers: int | None = Field(
         None,
         ge=1,

@@ -42,6 +42,7 @@ _FREE_TO_CHANGE = {
     "resume",
     "check_replicas_every",
     "tensorboard",
+    "dry_run",
 }
 """Settings that do not make a restarted run another one."""
 

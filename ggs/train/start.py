@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ggs.pai import launch
+from ggs.pai import exit_codes, launch
 from ggs.pai.placement import LaunchOptions
 from ggs.train.config import TrainConfig, parse
 
@@ -13,6 +13,11 @@ def start(argv: Sequence[str], prog: str = "ggs train") -> int:
     Raises GGSError for whatever is wrong before the workers run.
     """
     config = parse(argv, prog)
+    if config.dry_run:
+        from ggs.train.dry_run import describe, dry_run
+
+        print(describe(dry_run(config)))
+        return exit_codes.SUCCESS
     from ggs.train import worker  # after the checks: a wrong setting is told without the wait
 
     return launch.start(launch_options(config), worker.main, (config,))

@@ -79,7 +79,7 @@ def train(
     images = images or load_images(config, device)
     check_batch(config, len(images[0]), collectives.size)
     plan = Plan.of(config, len(images[0]), collectives.size)
-    model = _model(config, spec, channels, device)
+    model = build_model(config, spec, channels, device)
     torch.manual_seed(seeds.derive(config.seed, seeds.MODEL, collectives.rank))
     optimizer = distribute(
         config, build_optimizer(config, model.parameters()), model, plan.density_warmup, group
@@ -153,9 +153,10 @@ def _join(config: TrainConfig, device: torch.device, local_size: int) -> Process
     return group
 
 
-def _model(
+def build_model(
     config: TrainConfig, spec: data.DataSpec, channels: int, device: torch.device
 ) -> nn.Module:
+    """The model of ``config`` as every worker starts with it, on its device."""
     torch.manual_seed(seeds.derive(config.seed, seeds.WEIGHTS))
     model = models.build(
         config.model, spec.num_classes, channels, spec.image_size, config.model_options

@@ -14,7 +14,7 @@ FREE_TO_CHANGE = frozenset(
         "workers", "roles", "independent", "device", "threads", "backend",
         "rendezvous_timeout", "collective_timeout",
         "checkpoint_dir", "checkpoint_every", "keep_checkpoints", "checkpoint_timeout", "resume",
-        "check_replicas_every", "tensorboard",
+        "check_replicas_every", "tensorboard", "dry_run",
     }
 )  # fmt: skip
 """Settings that a resumed run may change. All others decide what is computed."""

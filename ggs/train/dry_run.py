@@ -1,0 +1,307 @@
+"""``ggs train --dry-run``: everything checked, one step tried on a model that is thrown away.
+
+What a step sends is exact: it follows from the numbers of elements and workers alone.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ggs.collectives import Collectives
+from ggs.cost import ASSUMED_CPU, ASSUMED_GPU, ring_bytes
+from ggs.exchange import allgather, split
+from ggs.exchange.auto import cheapest_flat, prefers_hierarchical
+from ggs.flat import FlatParameters
+from ggs.pai.launch import visible_devices
+from ggs.pai.placement import is_worker, place
+from ggs.schedule import selected_count
+from ggs.train import data, models
+from ggs.train.check import check_batch
+from ggs.train.config import TrainConfig
+from ggs.train.optimizers import build_optimizer, distribute
+from ggs.train.progress import duration, size
+from ggs.train.start import launch_options
+from ggs.train.summary import device_name
+from ggs.train.trainer import Plan, Trainer
+from ggs.train.worker import build_model, load_images, pick_device
+from ggs.wrapper import DistributedOptimizer
+
+Kind = Literal["sparse", "dense", "local", "frozen"]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One tensor of the model: how it is exchanged, and how many of its elements travel."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: Kind
+    sent: int | None
+    """Elements per step after the warm-up; None where the selection is from the whole model."""
+
+    @property
+    def numel(self) -> int:
+        """Elements."""
+        return torch.Size(self.shape).numel()
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one worker sends in a step after the density warm-up."""
+
+    exchange: str
+    elements: int
+    """Sparse elements that are selected."""
+    bytes_sent: int
+    """Headers and the workers' agreement counted; of split exchanges, the most that a worker sends."""
+    dense_bytes: int
+    """What a dense ring all-reduce sends."""
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a run would be. Memory in bytes of one worker."""
+
+    config: TrainConfig
+    plan: Plan
+    workers: int
+    tasks: int
+    device: str
+    backend: str
+    images: tuple[int, int]
+    parameters: tuple[Parameter, ...]
+    traffic: Traffic
+    memory: dict[str, int]
+    seconds: float
+    """Of the step that was tried, the first one."""
+
+
+def dry_run(config: TrainConfig) -> DryRun:
+    """Check ``config`` as far as one process can. Raises children of GGSError; writes nothing."""
+    workers, local, backend = _world(config)
+    device = pick_device(config, 0)
+    images = load_images(config, device)
+    check_batch(config, len(images[0]), workers)
+    plan = Plan.of(config, len(images[0]), workers)
+    spec = data.spec(config)
+    channels = models.input_channels(config.model, spec.channels)
+    model = build_model(config, spec, channels, device)
+    inner = build_optimizer(config, model.parameters())
+    optimizer = distribute(config, inner, model, plan.density_warmup, None)
+    one_step = Plan(1, plan.steps_per_epoch, plan.density_warmup, 0, 0)
+    trainer = Trainer(config, one_step, model, optimizer, images, Collectives(), device)
+    with _activations(model) as activations:
+        trainer.run()
+    memory = _memory(model, optimizer, activations[0], device)
+    flat = FlatParameters(optimizer.shared, optimizer.strides, _dense_below(config))
+    return DryRun(
+        config=config,
+        plan=plan,
+        workers=workers,
+        tasks=workers // local,
+        device=device_name(device),
+        backend=backend,
+        images=(len(images[0]), len(images[1])),
+        parameters=tuple(_parameters(config, model, optimizer)),
+        traffic=_traffic(config, flat, optimizer, workers, local, device),
+        memory=memory,
+        seconds=trainer.state.training_seconds,
+    )
+
+
+def _world(config: TrainConfig) -> tuple[int, int, str]:
+    """Workers, workers of this task, and the backend, as the launcher would choose them."""
+    if is_worker(os.environ):
+        size = int(os.environ["WORLD_SIZE"])
+        return size, int(os.environ.get("LOCAL_WORLD_SIZE", size)), config.backend
+    placement = place(os.environ, launch_options(config), visible_devices())
+    return placement.world_size, placement.local_world_size, placement.backend
+
+
+def _dense_below(config: TrainConfig) -> int:
+    return 0 if config.method == "dense" else config.dense_below
+
+
+def _parameters(
+    config: TrainConfig, model: nn.Module, optimizer: DistributedOptimizer
+) -> Iterator[Parameter]:
+    shared = {name for name, _ in optimizer.shared}
+    for name, parameter in model.named_parameters():
+        numel, shape = parameter.numel(), tuple(parameter.shape)
+        if not parameter.requires_grad:
+            yield Parameter(name, shape, "frozen", 0)
+        elif name not in shared:
+            yield Parameter(name, shape, "local", 0)
+        elif config.method == "dense" or numel < config.dense_below:
+            yield Parameter(name, shape, "dense", numel)
+        else:
+            own = selected_count(numel, config.density) if config.scope == "tensor" else None
+            yield Parameter(name, shape, "sparse", own)
+
+
+def _traffic(
+    config: TrainConfig,
+    flat: FlatParameters,
+    optimizer: DistributedOptimizer,
+    workers: int,
+    local: int,
+    device: torch.device,
+) -> Traffic:
+    shared = sum(p.numel() * p.element_size() for _, p in optimizer.shared)
+    own = sum(p.numel() * p.element_size() for p in optimizer.model.parameters() if p.requires_grad)
+    dense = int(ring_bytes(own, workers))
+    agreement = int(ring_bytes(1 + len(optimizer.shared), workers))
+    if config.method == "dense":
+        return Traffic("all-reduce", 0, agreement + int(ring_bytes(shared, workers)), dense)
+    segments = flat.segments(per_tensor=config.scope == "tensor")
+    numel = flat.numel - flat.dense_numel
+    counts = [selected_count(part, config.density) for _, part in segments]
+    whole = int(ring_bytes(flat.dense_numel * flat.dtype.itemsize, workers))
+    offsets = (*(start for start, _ in segments), numel)
+    name, sent = _exchange(config, offsets, counts, workers, local, device)
+    return Traffic(name, sum(counts), agreement + whole + sent, dense)
+
+
+def _exchange(
+    config: TrainConfig,
+    offsets: tuple[int, ...],
+    counts: list[int],
+    workers: int,
+    local: int,
+    device: torch.device,
+) -> tuple[str, int]:
+    """The exchange that ``config`` leads to, and the bytes that it sends."""
+    numel, count, values = offsets[-1], sum(counts), config.values
+    if config.method != "ggs" or workers == 1:
+        return "allgather", allgather.bytes_sent(numel, count, workers, values)
+    network = ASSUMED_CPU if device.type == "cpu" else ASSUMED_GPU
+    if (
+        1 < local < workers
+        and device.type == "cuda"
+        and prefers_hierarchical(numel, count, workers, local, values)
+    ):
+        nodes, share, part = workers // local, -(-numel // local), -(-count // local)
+        name, cost = cheapest_flat(share, part, nodes, values, network, local)
+        return f"hierarchical, {name} between the nodes", int(cost.bytes_sent)
+    name, _ = cheapest_flat(numel, count, workers, values, network, local)
+    if name == "split":
+        found = split.ranges(offsets, tuple(counts), workers, values, None)
+        return name, split.bytes_sent(found, values)
+    return name, allgather.bytes_sent(numel, count, workers, values)
+
+
+@contextmanager
+def _activations(model: nn.Module) -> Iterator[list[int]]:
+    """Inside, counts the bytes that autograd keeps for backward passes, weights not counted."""
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, int] = {}
+    found = [0]
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+            found[0] = max(found[0], sum(kept.values()))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        yield found
+
+
+def _memory(
+    model: nn.Module, optimizer: DistributedOptimizer, activations: int, device: torch.device
+) -> dict[str, int]:
+    def total(tensors: Iterator[Tensor] | list[Tensor]) -> int:
+        return sum(tensor.nbytes for tensor in tensors)
+
+    states = [
+        value
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, Tensor)
+    ]
+    residual = getattr(optimizer, "residual", None)
+    velocity = getattr(optimizer, "velocity", None)
+    found = {
+        "weights": total([*model.parameters(), *model.buffers()]),
+        "gradients": total([p for p in model.parameters() if p.requires_grad]),
+        "optimizer": total(states),
+        "residual": total([t for t in (residual, velocity) if t is not None]),
+        "activations": activations,
+    }
+    if device.type == "cuda":
+        found["peak"] = torch.cuda.max_memory_allocated(device)
+    return found
+
+
+def describe(found: DryRun) -> str:
+    """The text that a person sees."""
+    config, plan, traffic = found.config, found.plan, found.traffic
+    layers = [_row(parameter, config) for parameter in found.parameters]
+    widths = [max(map(len, column)) for column in zip(*layers, strict=True)]
+    lines = [
+        "  "
+        + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in layers
+    ]
+    batch = config.batch_size * config.accumulate * found.workers
+    text = {
+        "model": f"{config.model}, {sum(p.numel for p in found.parameters):,} parameters in "
+        f"{_tensors(len(found.parameters))}",
+        "data": f"{config.data}, {found.images[0]:,} training and {found.images[1]:,} test images",
+        "workers": f"{found.workers} on {found.tasks} task{'s' if found.tasks > 1 else ''}, "
+        f"{found.device}, {found.backend}",
+        "run": f"{plan.steps:,} steps of {batch:,} images ({plan.steps_per_epoch:,} steps per epoch), "
+        f"density warm-up {plan.density_warmup:,} steps",
+        **_exchange_text(found),
+        "memory": ", ".join(
+            f"{name} {size(count)}" for name, count in found.memory.items() if count
+        ),
+    }
+    lines += ["", *(f"  {name:10}{value}" for name, value in text.items())]
+    lines += ["", f"Everything is in order. One step was tried ({duration(found.seconds)}, the first "
+              "one is slow); nothing was trained or written."]  # fmt: skip
+    if found.workers == 1:
+        lines.append("One worker sends nothing: --workers N shows what N would.")
+    elif traffic.bytes_sent > traffic.dense_bytes:
+        lines.append("This sends more than dense training would: lower the density.")
+    return "\n".join(lines)
+
+
+def _exchange_text(found: DryRun) -> dict[str, str]:
+    config, traffic = found.config, found.traffic
+    parts = {}
+    meaning = {
+        "sparse": f"of which {traffic.elements:,} are sent (density {config.density:g}, "
+        f"{config.scope}, {config.values}, {traffic.exchange})",
+        "dense": "sent whole every step",
+        "local": f"never sent: batch norm, {config.batchnorm}",
+        "frozen": "not trained",
+    }
+    for kind, words in meaning.items():
+        members = [p for p in found.parameters if p.kind == kind]
+        if members:
+            elements = sum(p.numel for p in members)
+            parts[kind] = f"{elements:,} elements in {_tensors(len(members))}, {words}"
+    if found.workers > 1:
+        ratio = traffic.dense_bytes / traffic.bytes_sent
+        parts["sends"] = (
+            f"{traffic.bytes_sent:,} B per worker and step after the warm-up; dense training "
+            f"{size(traffic.dense_bytes)}, {ratio:,.1f} times as much"
+        )
+    return parts
+
+
+def _row(parameter: Parameter, config: TrainConfig) -> tuple[str, str, str, str, str]:
+    shape = " x ".join(map(str, parameter.shape)) or "scalar"
+    sent = f"k = {parameter.sent:,}" if parameter.kind == "sparse" and parameter.sent else ""
+    return parameter.kind, parameter.name, shape, f"{parameter.numel:,}", sent
+
+
+def _tensors(count: int) -> str:
+    return f"{count:,} tensor{'s' if count != 1 else ''}"

@@ -1,0 +1,117 @@
+"""A dry run's figures are those of the run itself, and it leaves nothing behind."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ggs.errors import ConfigurationError, UnsupportedError
+from ggs.pai import exit_codes
+from ggs.train.arguments import build
+from ggs.train.config import TrainConfig
+from ggs.train.dry_run import describe, dry_run
+from ggs.train.worker import train
+from tests.worker_pool import WorkerPool
+
+CPU = torch.device("cpu")
+BN_MODEL = "tests.train.test_trainer:small_batchnorm_model"
+
+
+def config_for(**settings: Any) -> TrainConfig:
+    return build(TrainConfig, {"device": "cpu", "steps": 3, "density_warmup": 0, **settings})
+
+
+def run(rank: int, size: int, config: TrainConfig) -> list[int]:
+    train(config, CPU, None)
+    assert config.run_dir is not None
+    lines = (config.run_dir / "metrics.jsonl").read_text().splitlines() if rank == 0 else []
+    return [row["bytes_sent"] for row in map(json.loads, lines) if row["kind"] == "train"]
+
+
+@pytest.mark.parametrize(
+    ("count", "settings"),
+    [
+        (2, {}),
+        (3, {"density": 0.02, "scope": "tensor", "values": "int8"}),
+        (4, {"density": 0.001, "dense_below": 100, "values": "bf16"}),
+        (4, {"density": 1.0}),
+        (3, {"method": "dense"}),
+        (2, {"method": "gs"}),
+        (2, {"model": BN_MODEL, "density": 0.01}),
+        (2, {"model": BN_MODEL, "density": 0.01, "batchnorm": "dense"}),
+    ],
+    ids=str,
+)
+def test_every_byte_is_foretold(
+    tmp_path: Path, workers: WorkerPool, count: int, settings: dict[str, Any]
+) -> None:
+    found = dry_run(config_for(workers=count, **settings))
+    config = config_for(
+        run_dir=tmp_path, log_every=1, evaluate_every=0, tensorboard=False, **settings
+    )
+    sent = workers.run(count, run, config)[0]
+    assert sent == [found.traffic.bytes_sent] * 3
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert found.traffic.dense_bytes == summary["dense_bytes_per_step"]
+    assert f"{sent[0]:,} B per worker and step" in describe(found)
+
+
+def test_many_workers_send_no_more_than_a_few() -> None:
+    """Beyond some number of workers the exchange is by index range."""
+    settings = {"model": "resnet18", "image_size": 32, "density": 0.01, "batch_size": 2}
+    few = dry_run(config_for(workers=16, **settings)).traffic
+    many = dry_run(config_for(workers=64, **settings)).traffic
+    assert (few.exchange, many.exchange) == ("split", "split")
+    assert many.bytes_sent < 1.1 * few.bytes_sent
+
+
+def test_each_tensor_has_its_kind_and_share() -> None:
+    found = dry_run(config_for(model=BN_MODEL, scope="tensor", density=0.01, dense_below=100))
+    kinds = {p.name: (p.kind, p.numel, p.sent) for p in found.parameters}
+    assert kinds == {
+        "1.weight": ("sparse", 12544, 125),
+        "1.bias": ("dense", 16, 16),
+        "2.weight": ("local", 16, 0),
+        "2.bias": ("local", 16, 0),
+        "5.weight": ("sparse", 160, 2),
+        "5.bias": ("dense", 10, 10),
+    }
+    text = describe(found)
+    assert "12,704 elements in 2 tensors, of which 127 are sent" in text
+    assert "26 elements in 2 tensors, sent whole every step" in text
+    assert "32 elements in 2 tensors, never sent: batch norm, average" in text
+    assert "One worker sends nothing" in text
+
+
+def test_the_memory_is_that_of_what_is_kept() -> None:
+    weights = 4 * 61_706
+    memory = dry_run(config_for(batch_size=8)).memory
+    assert memory["weights"] == memory["gradients"] == memory["residual"] == weights
+    assert memory["optimizer"] == 2 * weights + 10 * 4  # Adam's moments, a step count per tensor
+    twice = dry_run(config_for(batch_size=16)).memory
+    assert twice["activations"] == pytest.approx(2 * memory["activations"], rel=0.05)
+    sgd = dry_run(config_for(optimizer="sgd", method="dense")).memory
+    assert sgd["optimizer"] == sgd["residual"] == 0
+
+
+def test_what_would_fail_later_fails_now() -> None:
+    with pytest.raises(ConfigurationError, match=r"images per step, but mnist5k has 4,000"):
+        dry_run(config_for(workers=8, batch_size=1000))
+    with pytest.raises(UnsupportedError, match="LBFGS"):
+        dry_run(config_for(optimizer="lbfgs"))
+
+
+def test_the_command_leaves_nothing_behind(tmp_path: Path) -> None:
+    flags = ["--dry-run", "--workers", "2", "--device", "cpu", "--run-dir", "run"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ggs.cli", "train", *flags],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == exit_codes.SUCCESS, done.stderr
+    assert "61,706 parameters in 10 tensors" in done.stdout
+    assert "nothing was trained or written" in done.stdout
+    assert list(tmp_path.iterdir()) == []
