@@ -31,6 +31,25 @@ def train(context: typer.Context) -> None:
     raise typer.Exit(start(context.args))
 
 
+@app.command()
+def plan(
+    model: str = typer.Option(..., help="A classifier of torchvision.models, such as resnet50."),
+    nodes: int = typer.Option(..., help="Hosts."),
+    gpus: int = typer.Option(0, help="GPUs of each host; 0: one CPU worker."),
+    bandwidth: str = typer.Option(..., help="Between two hosts, each way: 1Gbit, 100Mbit."),
+    latency: str = typer.Option("50us", help="Until a message's first byte: 50us, 0.2ms."),
+    step_ms: float | None = typer.Option(
+        None, help="Milliseconds of a step without communication; unset: as measured on a CPU."
+    ),
+    density: float = typer.Option(0.001, help="Share of the elements that GGS sends."),
+    values: str = typer.Option("fp32", help="Format of the sent values."),
+) -> None:
+    """Predict bytes, step time and speed-up on a cluster, and say whether GGS pays."""
+    from ggs.plan import plan as predicted
+
+    typer.echo(predicted(model, nodes, gpus, bandwidth, latency, step_ms, density, values))
+
+
 def main() -> None:
     """Entry point of the ``ggs`` command."""
     from ggs.pai.launch import guard

@@ -39,6 +39,8 @@ class ExchangeCost:
 
     Attributes:
         bytes_sent: to workers on any node.
+        pairwise_bytes: of these, sent each to its own receiver: every worker of a node puts its own on
+            the node's network, where a ring crosses it once for all of them.
         rounds: messages that wait for each other.
         messages: messages coded and decoded.
         elements: elements coded, decoded and added.
@@ -49,12 +51,13 @@ class ExchangeCost:
     rounds: int
     messages: int
     elements: float
+    pairwise_bytes: float = 0.0
     local_bytes: float = 0.0
 
     def seconds(self, network: Network, sharing: int = 1) -> float:
         """Time of a step's exchange; ``sharing`` workers of a node use its network at once."""
         return (
-            self.bytes_sent * 8 * sharing / network.bandwidth
+            (self.bytes_sent + self.pairwise_bytes * (sharing - 1)) * 8 / network.bandwidth
             + self.local_bytes * 8 / network.local
             + self.rounds * network.latency
             + self.messages * MESSAGE_SECONDS
@@ -65,3 +68,63 @@ class ExchangeCost:
 def ring_bytes(size: float, workers: int) -> float:
     """Bytes that a worker sends in a ring all-reduce of ``size`` bytes."""
     return 2 * size * (workers - 1) / workers
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """What a method adds to a step without communication, measured on four one-thread CPU workers.
+
+    Attributes:
+        per_parameter: seconds of arithmetic per parameter, moving the bytes through the CPU included.
+        exposed: share of the time on the network that the computation does not hide.
+    """
+
+    per_parameter: float
+    exposed: float
+
+
+OVERHEADS = {
+    "ggs": Overhead(1.2e-9, 1.0),
+    "ddp": Overhead(0.0, 0.99),
+    "ddp bf16": Overhead(0.4e-9, 0.98),
+    "powersgd 1": Overhead(13.0e-9, 1.0),
+    "powersgd 4": Overhead(27.0e-9, 1.0),
+}
+"""By method; what ``fit`` finds in docs/results/network.jsonl."""
+
+GPU_SPEEDUP = 40.0
+"""How much faster a GPU's memory is than a CPU worker's, and so a method's arithmetic there."""
+
+
+def fit(observations: list[tuple[float, float, float, float]]) -> Overhead:
+    """The overhead that fits measured steps best, in relative terms.
+
+    Args:
+        observations: for each measurement the floor's seconds, the step's seconds, the number of
+            parameters and the seconds that the bytes need on the wire (0 for an unlimited network).
+    """
+
+    def error(candidate: Overhead) -> float:
+        return sum(
+            ((floor + candidate.per_parameter * numel + candidate.exposed * wire) / step - 1) ** 2
+            for floor, step, numel, wire in observations
+        )
+
+    # Least squares with weights 1 / step, both coefficients at least 0: two unknowns, solved by hand.
+    pairs = [
+        (numel / step, wire / step, (step - floor) / step)
+        for floor, step, numel, wire in observations
+    ]
+    aa, ab, bb = (sum(p[i] * p[j] for p in pairs) for i, j in ((0, 0), (0, 1), (1, 1)))
+    ay, by = (sum(p[i] * p[2] for p in pairs) for i in (0, 1))
+    candidates = [Overhead(0.0, 0.0)]
+    if aa:
+        candidates.append(Overhead(max(ay / aa, 0.0), 0.0))
+    if bb:
+        candidates.append(Overhead(0.0, max(by / bb, 0.0)))
+    determinant = aa * bb - ab * ab
+    if determinant > 1e-12 * aa * bb:
+        both = (ay * bb - by * ab) / determinant, (by * aa - ay * ab) / determinant
+        if min(both) >= 0:
+            candidates.append(Overhead(*both))
+    return min(candidates, key=error)

@@ -34,20 +34,23 @@ def split_cost(numel: int, count: int, size: int, values_format: str) -> Exchang
     found = split.ranges((0, numel), (count,), size, values_format, None)
     second = sum(sum(parts) for parts in found.second)
     sent = split.bytes_sent(found, values_format)
-    return ExchangeCost(sent, 2 * (size - 1), 3 * size, 2 * count + second * (size + 1) / size)
+    pairwise = sent - (size - 1) * split.second_size(found, values_format)
+    elements = 2 * count + second * (size + 1) / size
+    return ExchangeCost(sent, 2 * (size - 1), 3 * size, elements, pairwise)
 
 
 def hierarchical_cost(
-    numel: int, count: int, nodes: int, local: int, values_format: str
+    numel: int, count: int, nodes: int, local: int, values_format: str, network: Network
 ) -> ExchangeCost:
     """Gradients averaged in a node of ``local`` workers; a share each between the nodes."""
     share, part = -(-numel // local), -(-count // local)
-    flat = cheapest_flat(share, part, nodes, values_format, ASSUMED_GPU, local)[1]
+    flat = cheapest_flat(share, part, nodes, values_format, network, local)[1]
     passed_on = flat.elements * 12 * (local - 1)
     return replace(
         flat,
         rounds=flat.rounds + 4 * local,
         elements=flat.elements * local,
+        pairwise_bytes=flat.bytes_sent,  # a ring for each share
         local_bytes=ring_bytes(4 * numel, local) + passed_on,
     )
 
@@ -68,7 +71,7 @@ def cheapest_flat(
 def prefers_hierarchical(numel: int, count: int, size: int, local: int, values_format: str) -> bool:
     """Whether GPUs should average gradients inside their nodes and exchange between nodes only."""
     _, flat = cheapest_flat(numel, count, size, values_format, ASSUMED_GPU, local)
-    tiers = hierarchical_cost(numel, count, size // local, local, values_format)
+    tiers = hierarchical_cost(numel, count, size // local, local, values_format, ASSUMED_GPU)
     seconds = tiers.seconds(ASSUMED_GPU, local)
     return seconds * MARGIN < flat.seconds(ASSUMED_GPU, local)
 

@@ -1,0 +1,210 @@
+"""``ggs plan``: does GGS pay on a given cluster? Bytes, step time and speed-up of it and its rivals.
+
+The arithmetic and the share of communication that computation hides are those measured by
+``benchmarks/network.py``; bytes are exact. On GPUs the arithmetic is scaled by the speed of memory.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+
+from ggs.cost import ELEMENT_SECONDS, GPU_SPEEDUP, MESSAGE_SECONDS, OVERHEADS, Network, ring_bytes
+from ggs.errors import ConfigurationError
+from ggs.exchange.auto import cheapest_flat, hierarchical_cost
+
+MEASURED_WORKERS = 4
+FLOOR_SECONDS = {"alexnet": 0.77, "resnet50": 0.85, "densenet121": 0.54}
+"""Steps without communication of the benchmark's CPU workers (batch 4), where none is given."""
+MARGIN = 1.05
+"""How many times faster than the best rival GGS must be to be worth its change of the training."""
+MOST_WORKERS = 10_000
+BUCKET_BYTES = 25e6
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """``nodes`` hosts with ``gpus`` GPUs each (0: one CPU worker) and their network."""
+
+    nodes: int
+    gpus: int
+    network: Network
+
+    @property
+    def local(self) -> int:
+        """Workers per node."""
+        return max(1, self.gpus)
+
+    @property
+    def workers(self) -> int:
+        """Workers in all."""
+        return self.nodes * self.local
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One method's step: seconds, bytes that a node sends to others, and the exchange in words."""
+
+    method: str
+    seconds: float
+    node_bytes: float
+    exchange: str = ""
+
+
+def bandwidth(text: str) -> float:
+    """Bits per second of "1Gbit", "100Mbit/s", "2.5 Gbit". Raises ConfigurationError."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)bit(?:/s|ps)?\s*", text, re.IGNORECASE)
+    if not found or float(found[1]) <= 0:
+        raise ConfigurationError(
+            f"bandwidth: {text!r} is not readable; give it as 1Gbit or 100Mbit"
+        )
+    return float(found[1]) * 1000.0 ** "_kmgt".index(found[2].lower() or "_")
+
+
+def duration(text: str) -> float:
+    """Seconds of "50us", "0.1ms", "2 s". Raises ConfigurationError."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s)\s*", text, re.IGNORECASE)
+    if not found:
+        raise ConfigurationError(f"latency: {text!r} is not readable; give it as 50us or 0.2ms")
+    return float(found[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[found[2].lower()]
+
+
+def shapes(model: str) -> list[tuple[int, ...]]:
+    """Shapes of the parameters of a torchvision classifier. Raises ConfigurationError."""
+    import torch
+    import torchvision
+
+    if model not in torchvision.models.list_models(module=torchvision.models):
+        raise ConfigurationError(
+            f"model: {model!r} is no classifier of torchvision.models; give one such as resnet50"
+        )
+    with torch.device("meta"):
+        built = torchvision.models.get_model(model, weights=None)
+    return [tuple(parameter.shape) for parameter in built.parameters()]
+
+
+def powersgd_bytes(parameters: list[tuple[int, ...]], rank: int) -> float:
+    """Bytes that PowerSGD all-reduces: two factors of each matrix worth it, and the rest whole."""
+    total = 0
+    for shape in parameters:
+        rows = shape[0] if shape else 1
+        columns = math.prod(shape[1:])
+        small = (rows + columns) * min(rank, rows, columns)
+        total += small if len(shape) > 1 and 2 * small < rows * columns else rows * columns
+    return 4.0 * total
+
+
+def predict(
+    parameters: list[tuple[int, ...]],
+    cluster: Cluster,
+    floor: float,
+    density: float = 0.001,
+    values: str = "fp32",
+) -> list[Prediction]:
+    """What a step of each method takes.
+
+    Args:
+        parameters: their shapes.
+        floor: seconds of a step without communication.
+    """
+    numel, network = sum(map(math.prod, parameters)), cluster.network
+    speedup = GPU_SPEEDUP if cluster.gpus else 1.0
+    found = []
+    for method, size, rounds in (
+        ("ddp", 4.0 * numel, 4.0 * numel / BUCKET_BYTES),
+        ("ddp bf16", 2.0 * numel, 4.0 * numel / BUCKET_BYTES),
+        ("powersgd 1", powersgd_bytes(parameters, 1), 3),
+        ("powersgd 4", powersgd_bytes(parameters, 4), 3),
+    ):
+        overhead = OVERHEADS[method]
+        sent = ring_bytes(size, cluster.workers)
+        wire = sent * 8 / (network.bandwidth if cluster.nodes > 1 else network.local)
+        hops = 2 * math.ceil(math.log2(cluster.workers))  # down and up a tree
+        wire += hops * max(1, math.ceil(rounds)) * network.latency
+        arithmetic = overhead.per_parameter * numel / speedup
+        seconds = floor + arithmetic + overhead.exposed * wire
+        found.append(Prediction(method, seconds, sent if cluster.nodes > 1 else 0.0))
+    return [_ggs(numel, cluster, floor, density, values), *found]
+
+
+def _ggs(numel: int, cluster: Cluster, floor: float, density: float, values: str) -> Prediction:
+    count, network = max(1, round(numel * density)), cluster.network
+    speedup = GPU_SPEEDUP if cluster.gpus else 1.0
+    name, cost = cheapest_flat(numel, count, cluster.workers, values, network, cluster.local)
+    if cluster.local > 1 and cluster.nodes > 1:
+        tiers = hierarchical_cost(numel, count, cluster.nodes, cluster.local, values, network)
+        if tiers.seconds(network, cluster.local) < cost.seconds(network, cluster.local):
+            name, cost = "hierarchical", tiers
+    overhead = OVERHEADS["ggs"]
+    node_bytes = cost.bytes_sent + cost.pairwise_bytes * (cluster.local - 1)
+    wire = node_bytes * 8 / (network.bandwidth if cluster.nodes > 1 else network.local)
+    wire += cost.local_bytes * 8 / network.local + cost.rounds * network.latency
+    # What the benchmark's few workers already show of coding and adding is in the arithmetic.
+    elements = max(0.0, cost.elements - (MEASURED_WORKERS + 1) * count) * ELEMENT_SECONDS
+    messages = max(0, cost.messages - (MEASURED_WORKERS + 1)) * MESSAGE_SECONDS
+    arithmetic = (overhead.per_parameter * numel + elements) / speedup + messages
+    seconds = floor + arithmetic + overhead.exposed * wire
+    return Prediction("ggs", seconds, node_bytes if cluster.nodes > 1 else 0.0, name)
+
+
+def verdict(predictions: list[Prediction]) -> str:
+    """One sentence: use GGS, or don't, and why."""
+    ggs, *rivals = predictions
+    best = min(rivals, key=lambda rival: rival.seconds)
+    ratio = best.seconds / ggs.seconds
+    if ratio >= MARGIN:
+        return f"use GGS ({ggs.exchange}): {ratio:.2f} x as fast as the best rival, {best.method}"
+    return (
+        f"don't use GGS: {best.method} takes {best.seconds * 1e3:.1f} ms a step, "
+        f"GGS {ggs.seconds * 1e3:.1f} ms, less than {MARGIN:.2f} x as fast"
+    )
+
+
+def plan(
+    model: str,
+    nodes: int,
+    gpus: int,
+    bandwidth_text: str,
+    latency_text: str,
+    step_ms: float | None,
+    density: float,
+    values: str,
+) -> str:
+    """The table and the verdict, as text. Raises ConfigurationError for what cannot be."""
+    if nodes < 1 or gpus < 0:
+        raise ConfigurationError(f"nodes {nodes}, gpus {gpus}: give at least 1 node and 0 GPUs")
+    network = Network(bandwidth(bandwidth_text), duration(latency_text), 400e9 if gpus else 8e9)
+    cluster = Cluster(nodes, gpus, network)
+    if not 2 <= cluster.workers <= MOST_WORKERS:
+        raise ConfigurationError(
+            f"{cluster.workers:,} workers: give 2 to {MOST_WORKERS:,} of them, nodes x GPUs"
+        )
+    if not 0 < density <= 1:
+        raise ConfigurationError(f"density: {density} is not allowed; give a share of up to 1")
+    parameters = shapes(model)
+    if step_ms is None:
+        if model not in FLOOR_SECONDS:
+            raise ConfigurationError(
+                f"step-ms: no step of {model} has been measured; give its milliseconds without "
+                "communication (forward, backward, optimizer)"
+            )
+        floor = FLOOR_SECONDS[model] / (GPU_SPEEDUP if gpus else 1.0)
+    elif step_ms > 0:
+        floor = step_ms / 1e3
+    else:
+        raise ConfigurationError(f"step-ms: {step_ms} is not allowed; give a number above 0")
+    predictions = predict(parameters, cluster, floor, density, values)
+    source = "assumed: give --step-ms" if step_ms is None else "given"
+    numel = sum(map(math.prod, parameters))
+    lines = [
+        f"{model}: {numel:,} parameters on {nodes} node(s) x {cluster.local} worker(s), "
+        f"{bandwidth_text} and {latency_text} between nodes",
+        f"step without communication: {floor * 1e3:.1f} ms ({source})",
+        f"{'':14}{'step ms':>10}{'x ddp':>8}{'MB a node':>12}",
+    ]
+    dense = next(p.seconds for p in predictions if p.method == "ddp")
+    lines += [
+        f"{p.method:14}{p.seconds * 1e3:10.1f}{dense / p.seconds:8.2f}{p.node_bytes / 1e6:12.3f}"
+        f"{'  ' + p.exchange if p.exchange else ''}"
+        for p in predictions
+    ]
+    return "\n".join([*lines, verdict(predictions)])

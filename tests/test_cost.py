@@ -1,0 +1,53 @@
+"""The cost model, and what "auto" makes of it."""
+
+import random
+
+import pytest
+
+from ggs.cost import ASSUMED_CPU, ExchangeCost, Network, Overhead, fit, ring_bytes
+from ggs.exchange import auto, split
+from ggs.wire import message_size
+
+SLOW = Network(1e8, 1e-4, 8e9)
+
+
+def test_costs_are_the_exchanges_own_bytes() -> None:
+    numel, count = 25_557_032, 25_557
+    gather = auto.allgather_cost(numel, count, 16, "fp32")
+    assert gather.bytes_sent == 15 * message_size(numel, count, "fp32")
+    ranges = split.ranges((0, numel), (count,), 16, "fp32", None)
+    assert auto.split_cost(numel, count, 16, "fp32").bytes_sent == split.bytes_sent(ranges, "fp32")
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 16, 128])
+def test_a_small_model_keeps_allgather(size: int) -> None:
+    for network in (ASSUMED_CPU, SLOW):
+        assert auto.cheapest_flat(61_706, 62, size, "fp32", network, 1)[0] == "allgather"
+
+
+def test_many_workers_split_a_large_model() -> None:
+    numel, count = 61_100_840, 61_101
+    choices = [auto.cheapest_flat(numel, count, n, "fp32", ASSUMED_CPU, 1)[0] for n in (4, 16, 256)]
+    assert choices == ["allgather", "split", "split"]
+    dense = auto.cheapest_flat(numel, numel, 4, "fp32", ASSUMED_CPU, 1)[1]
+    assert dense.bytes_sent == pytest.approx(ring_bytes(4 * numel, 4), rel=1e-3)
+
+
+def test_shared_networks_count_pairwise_bytes_for_every_worker_of_a_node() -> None:
+    network = Network(8e6, 0.0, 1e9)
+    cost = ExchangeCost(3e6, 0, 0, 0, pairwise_bytes=1e6)
+    assert cost.seconds(network, 1) == pytest.approx(3)
+    assert cost.seconds(network, 8) == pytest.approx(10)
+
+
+@pytest.mark.parametrize("truth", [Overhead(1.5e-8, 0.9), Overhead(0.0, 1.1), Overhead(2e-9, 0.0)])
+def test_fit_finds_what_made_the_measurements(truth: Overhead) -> None:
+    generator = random.Random(0)
+    observations = []
+    for numel in (61e6, 25e6, 8e6):
+        for wire in (0.0, 0.3, 4.0):
+            step = 0.7 + truth.per_parameter * numel + truth.exposed * wire
+            observations.append((0.7, step * generator.uniform(0.99, 1.01), numel, wire))
+    found = fit(observations)
+    assert found.per_parameter == pytest.approx(truth.per_parameter, abs=1.5e-9)
+    assert found.exposed == pytest.approx(truth.exposed, abs=0.06)
