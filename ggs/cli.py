@@ -1,5 +1,6 @@
 """General Gradient Sparsification: train with a thousandth of the traffic, with any optimizer."""
 
+import os
 import sys
 
 import typer
@@ -48,6 +49,14 @@ def plan(
     from ggs.plan import plan as predicted
 
     typer.echo(predicted(model, nodes, gpus, bandwidth, latency, step_ms, density, values))
+
+
+@app.command("env")
+def environment() -> None:
+    """Show versions, GPUs, network and OpenPAI's variables, and what is wrong: for a bug report."""
+    from ggs.diagnose import diagnose, render
+
+    typer.echo(render(diagnose(os.environ)))
 
 
 def main() -> None:

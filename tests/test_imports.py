@@ -23,7 +23,9 @@ LAYERS = [
     {"optimizer"},
     {"baselines"},
     {"pai"},
-    {"train", "plan", "report"},
+    {"gpus"},
+    {"train", "plan", "diagnose"},
+    {"report"},
     {"cli"},
 ]
 

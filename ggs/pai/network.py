@@ -26,7 +26,7 @@ def find_interface(address: str) -> str | None:
     wanted = ipaddress.ip_address(address)
     if wanted.version == 6:
         return _ipv6_interface(wanted)
-    owners = _ipv4_addresses()
+    owners = ipv4_addresses()
     return owners.get(str(wanted)) or (owners.get("127.0.0.1") if wanted.is_loopback else None)
 
 
@@ -46,7 +46,7 @@ def interface_names() -> frozenset[str]:
     return frozenset(name for _, name in socket.if_nameindex())
 
 
-def _ipv4_addresses() -> dict[str, str]:
+def ipv4_addresses() -> dict[str, str]:
     """Interface by IPv4 address; of an alias (``eth0:1``), the interface without the label."""
     buffer = bytearray(_IFREQ_BYTES * _MAX_ADDRESSES)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
