@@ -1,6 +1,7 @@
 """Every exchange: bit-identical replicas, nothing lost, exact resume, every byte counted."""
 
 import copy
+import logging
 from itertools import pairwise
 from typing import Any
 
@@ -196,3 +197,57 @@ def test_ranges_cover_everything_within_the_budget(size: int, count: int, values
     if count > size:  # else the messages are hardly more than their headers
         whole = split.message_size(numel, count, values)
         assert split.bytes_sent(found, values) <= 3.2 * whole
+
+
+def _bytes(rank: int, size: int, exchange: str) -> tuple[int, int, list[str]]:
+    allgather.PIECE_BYTES = 1 << 20
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("ggs")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        model = nn.Linear(200, 100, bias=False)
+        optimizer = ggs.GGS(torch.optim.SGD(model.parameters()), model, 0.01, exchange=exchange)
+        for step in range(4):  # the last one, step 3, moves no ranges
+            model.weight.grad = torch.randn(100, 200) / (1 + step)
+            optimizer.step()
+    finally:
+        logger.removeHandler(handler)
+    return optimizer.statistics.bytes_sent, optimizer.statistics.bytes_received, messages
+
+
+@pytest.mark.parametrize("size", [3, 4])
+@pytest.mark.parametrize("exchange", ["allgather", "split", "auto"])
+def test_every_byte_is_counted(workers: WorkerPool, exchange: str, size: int) -> None:
+    numel, count = 20_000, 200
+    vote = 2 * 2 * (size - 1) // size  # one byte for finite gradients, one for the only tensor
+    results = workers.run(size, _bytes, exchange)
+    sent, received = ([result[i] - vote for result in results] for i in (0, 1))
+    assert sum(sent) == sum(received)
+    if exchange == "split":
+        message = split.message_size(numel, count, "fp32")
+        assert max(sent) <= 3.2 * message
+        assert min(sent) > (size - 1) / size * message
+    else:
+        assert sent == [(size - 1) * split.message_size(numel, count, "fp32")] * size
+    logs = [result[2] for result in results]
+    assert logs[1:] == [[]] * (size - 1)
+    if exchange == "auto":
+        assert logs[0] == [
+            f"exchange: allgather, for 200 of 20,000 elements on {size} workers; "
+            f"sends {sent[0] / 1e6:.3f} MB a worker and step"
+        ]
+
+
+def test_gathered_pieces_stay_within_their_memory_for_any_number_of_workers() -> None:
+    for size in (2, 4, 100, 1024, 10_000):
+        for count in (61_101, 6_110_084, 61_100_840):
+            cuts = allgather.cuts(61_100_840, count, size, "fp32")
+            assert cuts[0] == 0
+            assert cuts[-1] == count
+            longest = max(b - a for a, b in pairwise(cuts))
+            numel = allgather.piece_numel(61_100_840, count, longest)
+            gathered = size * allgather.message_size(numel, longest, "fp32")
+            assert gathered <= 1.5 * allgather.GATHERED_BYTES
