@@ -1,0 +1,276 @@
+"""Train a grid of methods, optimizers, densities and seeds, and compare their top-1.
+
+    python benchmarks/accuracy.py --model lenet5 --data mnist --data-dir data --epochs 3 \\
+        --methods dense,ggs,gs --optimizers adam --densities 1e-3,1e-4 --density-warmups "0,1 epoch" \\
+        --workers 4 --batch-size 64 --seeds 3 --jobs 2 --out docs/results/mnist-lenet5.jsonl
+
+Every finished run is one JSON line appended to ``--out``; runs that are there already are skipped, so the
+same command resumes a study that was interrupted, and a larger grid adds to it. All N workers of one run
+live in one process with one thread (``ggs.lockstep``: bit-identical to N processes), ``--jobs`` runs train
+at once. Dense training has one run per seed and optimizer, and Deep Gradient Compression (dgc) runs with
+sgd only. At the end come the tables of ``--out``; ``accuracy_tables.py`` makes them, and the plots, of any
+files.
+"""
+
+import argparse
+import contextlib
+import functools
+import itertools
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from accuracy_tables import load, tables
+
+from ggs import __version__, lockstep
+from ggs.errors import GGSError
+from ggs.train.arguments import build
+from ggs.train.check import check
+from ggs.train.config import TrainConfig
+from ggs.train.data import ImageSet
+from ggs.train.worker import load_images, pick_device, train
+
+LEARNING_RATES = {"adam": 1e-3, "amsgrad": 1e-3, "rmsprop": 1e-3, "adagrad": 1e-2, "sgd": 0.05}
+"""The same for every method. sgd has a momentum of 0.9."""
+IDENTITY = (
+    "model", "data", "length", "method", "optimizer", "lr", "density", "density_warmup", "scope", "values",
+    "batchnorm", "workers", "batch_size", "seed", "settings",
+)  # fmt: skip
+"""What makes a run another one."""
+
+Run = dict[str, Any]
+
+
+def grid(arguments: argparse.Namespace) -> Iterator[Run]:
+    """The identity of every run, seed by seed, so that a part of the study compares all methods."""
+    for seed, optimizer in itertools.product(range(arguments.seeds), arguments.optimizers):
+        base = {
+            "model": arguments.model,
+            "data": arguments.name or arguments.data,
+            "length": f"{arguments.steps} steps"
+            if arguments.steps
+            else f"{arguments.epochs} epochs",
+            "optimizer": optimizer,
+            "lr": arguments.lr or LEARNING_RATES[optimizer],
+            "workers": arguments.workers,
+            "batch_size": arguments.batch_size,
+            "seed": seed,
+            "settings": arguments.settings,
+        }
+        if "dense" in arguments.methods:
+            nothing = dict.fromkeys(("density_warmup", "scope", "values"))
+            yield {**base, "method": "dense", "density": 1.0, "batchnorm": "dense", **nothing}
+        for warmup, density, scope, values, method in itertools.product(
+            arguments.density_warmups,
+            arguments.densities,
+            arguments.scopes,
+            arguments.values,
+            arguments.methods,
+        ):
+            if method == "dense" or (method == "dgc" and optimizer != "sgd"):
+                continue
+            yield {
+                **base,
+                "method": method,
+                "density": density,
+                "density_warmup": warmup,
+                "scope": scope,
+                "values": values,
+                "batchnorm": arguments.batchnorm,
+            }
+
+
+def identity(run: Run) -> str:
+    """The part of a result that says which run it is of."""
+    return json.dumps({name: run[name] for name in IDENTITY}, sort_keys=True)
+
+
+def config(run: Run, arguments: argparse.Namespace, folder: str) -> TrainConfig:
+    """The trainer's configuration. Raises ConfigurationError."""
+    sparse = ("density", "density_warmup", "scope", "values")
+    settings = {name: run[name] for name in sparse if run[name] is not None}
+    names = ("model", "method", "optimizer", "lr", "batch_size", "batchnorm", "seed")
+    settings |= {name: run[name] for name in names}
+    amount, unit = run["length"].split()
+    return build(
+        TrainConfig,
+        {
+            "momentum": 0.9 if run["optimizer"] == "sgd" else None,
+            "device": arguments.device,
+            "data": arguments.data,
+            "data_dir": arguments.data_dir,
+            "in_memory": arguments.data == "imagefolder",
+            "image_size": arguments.image_size,
+            "run_dir": folder,
+            unit: int(amount),
+            **settings,
+            **run["settings"],
+        },
+    )
+
+
+def execute(run: Run, arguments: argparse.Namespace) -> Run:
+    """Train, in this process; the whole result."""
+    torch.set_num_threads(1)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+    ):
+        settings = config(run, arguments, folder)
+        device = pick_device(settings, 0)
+        images = _images(settings.model_copy(update={"run_dir": None}).model_dump_json(), device)
+        started = time.perf_counter()
+        summary = lockstep.run(
+            run["workers"], lambda worker: train(settings, device, worker, images)
+        )[0]
+        seconds = time.perf_counter() - started
+        lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
+    evaluations = [row for row in map(json.loads, lines) if row["kind"] == "evaluation"]
+    return {
+        **run,
+        "steps": summary["steps"],
+        "top1": summary["top1"],
+        "loss": summary["loss"],
+        "replicas_min": summary["top1_replicas_min"],
+        "replicas_mean": summary["top1_replicas_mean"],
+        "bytes_per_step": summary["bytes_sent_per_step"],
+        "bytes_total": summary["bytes_sent_total"],
+        "dense_bytes_per_step": summary["dense_bytes_per_step"],
+        "seconds": round(seconds, 1),
+        "curve": [[row["epoch"], round(row["top1"], 3)] for row in evaluations],
+        "device": summary["device"],
+        "ggs": __version__,
+        "torch": torch.__version__,
+    }
+
+
+def _images(settings: str, device: torch.device) -> tuple[ImageSet, ImageSet]:
+    """The images of a configuration, kept for the next run of this process that reads the same."""
+    values = json.loads(settings)
+    names = ("model", "model_options", "data", "data_dir", "image_size", "in_memory", "augment",
+             "channels_last", "seed")  # fmt: skip
+    return _load_images(json.dumps({name: values[name] for name in names}), device)
+
+
+@functools.lru_cache(maxsize=1)
+def _load_images(settings: str, device: torch.device) -> tuple[ImageSet, ImageSet]:
+    return load_images(build(TrainConfig, json.loads(settings)), device)
+
+
+def study(runs: Sequence[Run], arguments: argparse.Namespace) -> int:
+    """Train ``runs``, ``--jobs`` at once, and append each result as it comes; how many failed."""
+    failed = 0
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(arguments.jobs, mp_context=context) as pool:
+        futures = {pool.submit(execute, run, arguments): run for run in runs}
+        for done, future in enumerate(as_completed(futures), 1):
+            run = futures[future]
+            name = " ".join(
+                str(run[k]) for k in ("method", "optimizer", "density", "density_warmup")
+            )
+            where = f"[{done}/{len(runs)}] {name} seed {run['seed']}"
+            try:
+                result = future.result()
+            except GGSError as error:
+                failed += 1
+                print(f"{where}: {error}", file=sys.stderr, flush=True)
+                continue
+            with arguments.out.open("a") as file:
+                file.write(json.dumps(result) + "\n")
+            print(f"{where}: {result['top1']:.2f} % in {result['seconds']:.0f} s", flush=True)
+    return failed
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").split("\n\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )  # fmt: skip
+    add = parser.add_argument
+    add("--model", default="lenet5")
+    add("--data", default="mnist5k", help="as in ggs train")
+    add("--data-dir", type=Path, default=Path("data"))
+    add("--name", help="what the results call the data; unset: --data")
+    add("--image-size", type=int)
+    add("--methods", type=_list(str), default="dense,ggs,gs", help="of dense, ggs, gs, dgc")
+    add("--optimizers", type=_list(str), default="adam", help=f"of {', '.join(LEARNING_RATES)}")
+    add("--lr", type=float, help="unset: " + str(LEARNING_RATES))
+    add("--densities", type=_list(float), default="1e-3,1e-4")
+    add("--density-warmups", type=_list(str), default="1 epoch", help="e.g. '0,1 epoch,200 steps'")
+    add("--scopes", type=_list(str), default="global", help="of global, tensor")
+    add("--values", type=_list(str), default="fp32", help="of fp32, bf16, int8, int4, sign")
+    add("--batchnorm", default="average", help="of the sparse methods; dense has dense")
+    add("--workers", type=int, default=4)
+    add("--batch-size", type=int, default=64, help="per worker")
+    add("--seeds", type=int, default=3, help="how many: 0, 1, ...")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--epochs", type=int, default=3)
+    length.add_argument("--steps", type=int)
+    add("--set", dest="settings", action="append", default=[], metavar="NAME=VALUE",
+        help="any other setting of ggs train, for all runs; may be repeated")  # fmt: skip
+    add("--device", default="cpu", help="cpu, cuda or auto")
+    add("--jobs", type=int, default=1, help="runs at once")
+    add("--out", type=Path, required=True, help="JSON lines")
+    arguments = parser.parse_args(argv)
+    arguments.settings = dict(_setting(parser, text) for text in arguments.settings)
+    unknown = set(arguments.optimizers) - LEARNING_RATES.keys()
+    if unknown and arguments.lr is None:
+        parser.error(f"no learning rate is known for {', '.join(sorted(unknown))}: give --lr")
+    return arguments
+
+
+def _list(kind: type) -> Any:
+    return lambda text: [kind(part.strip()) for part in text.split(",")]
+
+
+def _setting(parser: argparse.ArgumentParser, text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        parser.error(f"--set {text}: give NAME=VALUE")
+    return name, yaml.safe_load(value)
+
+
+def _cut_off_half_line(path: Path) -> None:
+    """What a killed study left of its last line."""
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        os.truncate(path, whole)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what is missing, then print the tables."""
+    arguments = parse(argv)
+    runs = list(grid(arguments))
+    try:
+        for run in runs:
+            check(config(run, arguments, "unused"))
+    except GGSError as error:
+        print(f"accuracy.py: {error}", file=sys.stderr)
+        return 2
+    there = set()
+    if arguments.out.exists():
+        _cut_off_half_line(arguments.out)
+        there = {identity(run) for run in load([arguments.out])}
+    missing = [run for run in runs if identity(run) not in there]
+    print(f"{len(runs)} runs, {len(runs) - len(missing)} of them in {arguments.out}", flush=True)
+    failed = study(missing, arguments) if missing else 0
+    wanted = {identity(run) for run in runs}
+    found = load([arguments.out]) if arguments.out.exists() else []
+    print(tables([run for run in found if identity(run) in wanted]))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

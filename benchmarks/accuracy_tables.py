@@ -1,0 +1,222 @@
+"""Tables and plots of what ``accuracy.py`` measured.
+
+    python benchmarks/accuracy_tables.py docs/results/*.jsonl [--plots docs/results]
+
+Prints Markdown. The difference to dense training is taken seed by seed (a seed fixes initial weights and
+the order of images) at the same number of steps, then averaged. Plots need matplotlib.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+Run = dict[str, Any]
+
+STUDY = ("data", "model", "length", "workers", "batch_size")
+VARIANT = (
+    "optimizer",
+    "lr",
+    "density",
+    "density_warmup",
+    "method",
+    "scope",
+    "values",
+    "batchnorm",
+    "settings",
+)
+HEADS = {"optimizer": "optimizer", "density": "density", "density_warmup": "density warm-up",
+         "method": "method", "scope": "scope", "values": "values", "batchnorm": "batch norm",
+         "lr": "lr", "settings": "settings"}  # fmt: skip
+ALWAYS = ("optimizer", "density", "density_warmup", "method")
+ORDER = ("dense", "ggs", "gs", "dgc")
+
+
+def load(paths: Iterable[Path]) -> list[Run]:
+    """The runs in these files of JSON lines."""
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines() if line]
+
+
+def grouped(
+    runs: Iterable[Run], key: Callable[[Run], tuple[Any, ...]]
+) -> dict[tuple[Any, ...], list[Run]]:
+    """Runs by key, in the order in which the keys come."""
+    groups: dict[tuple[Any, ...], list[Run]] = {}
+    for run in runs:
+        groups.setdefault(key(run), []).append(run)
+    return groups
+
+
+def study_of(run: Run) -> tuple[Any, ...]:
+    """Runs with the same can be compared."""
+    return tuple(run[name] for name in STUDY)
+
+
+def variant_of(run: Run) -> tuple[Any, ...]:
+    """Runs with the same differ in their seed only."""
+    return tuple(json.dumps(run[name]) for name in VARIANT)
+
+
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and sample standard deviation, which one value has not."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+
+
+def difference(runs: Sequence[Run], dense: Sequence[Run]) -> tuple[float, int] | None:
+    """Mean of top-1 minus dense top-1 over the seeds that both have, and their number."""
+    base = {run["seed"]: run["top1"] for run in dense}
+    found = [run["top1"] - base[run["seed"]] for run in runs if run["seed"] in base]
+    return (statistics.fmean(found), len(found)) if found else None
+
+
+def dense_twin(run: Run, runs: Sequence[Run]) -> list[Run]:
+    """The dense runs with this run's optimizer, learning rate and settings."""
+    same = ("optimizer", "lr", "settings")
+    return [
+        other
+        for other in runs
+        if other["method"] == "dense" and all(other[name] == run[name] for name in same)
+    ]
+
+
+def tables(runs: Sequence[Run]) -> str:
+    """One Markdown table per data set, model, length and number of workers."""
+    parts = []
+    for (data, model, length, workers, batch), found in grouped(
+        sorted(runs, key=_rank), study_of
+    ).items():
+        sparse = [run for run in found if run["method"] != "dense"]
+        shown = [
+            name
+            for name in HEADS
+            if name in ALWAYS or len({json.dumps(run[name]) for run in sparse}) > 1
+        ]
+        heads = [HEADS[name] for name in shown]
+        heads += ["top-1 %", "seeds", "to dense", "bytes per step", "less than dense"]
+        lines = [
+            f"{model} on {data}, {length}, {workers} workers x batch {batch}",
+            "",
+            "| " + " | ".join(heads) + " |",
+            "|---" * len(heads) + "|",
+        ]
+        for variant in grouped(found, variant_of).values():
+            cells = [_cell(variant[0], name) for name in shown] + _figures(variant, found)
+            lines.append("| " + " | ".join(cells) + " |")
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _rank(run: Run) -> tuple[Any, ...]:
+    amount, unit = run["length"].split()
+    return (
+        run["data"], run["model"], unit, int(amount), run["workers"], run["batch_size"], run["optimizer"],
+        -run["density"], str(run["density_warmup"]), ORDER.index(run["method"]), variant_of(run), run["seed"],
+    )  # fmt: skip
+
+
+def _cell(run: Run, name: str) -> str:
+    value = run[name]
+    if name == "density":
+        return f"{value:g}"
+    if name == "settings":
+        return ", ".join(f"{key} {setting}" for key, setting in value.items()) or "-"
+    return "-" if value is None else str(value)
+
+
+def _figures(variant: Sequence[Run], runs: Sequence[Run]) -> list[str]:
+    mean, deviation = mean_and_deviation([run["top1"] for run in variant])
+    spread = "" if deviation is None else f" ± {deviation:.2f}"
+    against = difference(variant, dense_twin(variant[0], runs))
+    sent = statistics.fmean(run["bytes_per_step"] for run in variant)
+    dense = statistics.fmean(run["dense_bytes_per_step"] for run in variant)
+    return [
+        f"{mean:.2f}{spread}",
+        str(len(variant)),
+        "-" if against is None or variant[0]["method"] == "dense" else f"{against[0]:+.2f}",
+        f"{sent:,.0f}",
+        f"{dense / sent:,.0f}x" if sent and variant[0]["method"] != "dense" else "-",
+    ]
+
+
+def plot(runs: Sequence[Run], folder: Path) -> list[Path]:
+    """One SVG per data set and model: top-1 against density, a panel per length and optimizer."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    mpl.rcParams["svg.hashsalt"] = "ggs"  # the same runs give the same file
+    written = []
+    for (data, model), found in grouped(runs, lambda run: (run["data"], run["model"])).items():
+        panels = grouped(sorted(found, key=_rank), lambda run: (run["optimizer"], run["length"]))
+        columns = min(3, len(panels))
+        rows = -(-len(panels) // columns)
+        figure = Figure(figsize=(4.2 * columns, 3.6 * rows), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False)
+        for place, ((optimizer, length), part) in enumerate(panels.items()):
+            axis = axes[place // columns][place % columns]
+            _panel(axis, part)
+            axis.set_title(f"{optimizer}, {length}", fontsize=10)
+        for place in range(len(panels), rows * columns):
+            axes[place // columns][place % columns].set_axis_off()
+        figure.suptitle(f"{model} on {data}", fontsize=11)
+        path = (
+            folder
+            / f"{data}-{model}.svg".replace(" ", "-").replace("(", "").replace(")", "").lower()
+        )
+        figure.savefig(path, metadata={"Date": None})
+        written.append(path)
+    return written
+
+
+STYLES = {"ggs": ("o", "-"), "gs": ("s", "--"), "dgc": ("^", ":")}
+
+
+def _panel(axis: Any, runs: Sequence[Run]) -> None:
+    """Lines tell methods by marker and dash, warm-up by filled markers: readable without colour."""
+    dense = [run["top1"] for run in runs if run["method"] == "dense"]
+    if dense:
+        axis.axhline(statistics.fmean(dense), color="black", linewidth=1)
+        axis.axhspan(min(dense), max(dense), color="black", alpha=0.12, label="dense")
+    plain = [run for run in runs if run["method"] != "dense" and run["scope"] == "global"
+             and run["values"] == "fp32" and not run["settings"]]  # fmt: skip
+    lines = grouped(plain, lambda run: (run["method"], run["density_warmup"]))
+    for (method, warmup), part in lines.items():
+        points = grouped(part, lambda run: (run["density"],))
+        means = [mean_and_deviation([run["top1"] for run in group]) for group in points.values()]
+        marker, dash = STYLES[method]
+        warm = warmup not in ("0", "0 epochs", "0 steps")
+        axis.errorbar(
+            [density for (density,) in points],
+            [mean for mean, _ in means],
+            yerr=[deviation or 0.0 for _, deviation in means],
+            marker=marker,
+            linestyle=dash,
+            markerfacecolor=None if warm else "white",
+            capsize=3,
+            label=f"{method}, {'warm-up ' + warmup if warm else 'no warm-up'}",
+        )
+    axis.set_xscale("log")
+    axis.set_xlabel("density")
+    axis.set_ylabel("top-1 %")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=7)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the tables of the files; draw the plots."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--plots", type=Path, help="folder for SVG files")
+    arguments = parser.parse_args(argv)
+    runs = load(arguments.files)
+    print(tables(runs))
+    if arguments.plots:
+        for path in plot(runs, arguments.plots):
+            print(f"wrote {path}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+#!/bin/sh
+# The accuracy study of docs/results.md, the most valuable runs first. Resumable: what is in
+# docs/results/*.jsonl is not run again.
+#
+#     benchmarks/study.sh DATA_DIR [JOBS]
+#
+# DATA_DIR holds MNIST/raw/*-ubyte (torchvision's layout) and cifar10/{train,test}/CLASS/*.jpg.
+set -e
+data=${1:?usage: benchmarks/study.sh DATA_DIR [JOBS]} jobs=${2:-2}
+cd "$(dirname "$0")/.."
+out=${OUT:-docs/results} python=${PYTHON:-python}
+
+mnist() {
+    "$python" benchmarks/accuracy.py --model lenet5 --data mnist --data-dir "$data" --workers 4 \
+        --batch-size 64 --seeds 3 --jobs "$jobs" --out "$out/mnist-lenet5.jsonl" "$@"
+}
+cifar10() {
+    "$python" benchmarks/accuracy.py --model cifarnet --data imagefolder --data-dir "$data/cifar10" \
+        --name "cifar10 (JPEG copy)" --image-size 32 --workers 4 --batch-size 32 --jobs "$jobs" \
+        --set channels_last=true --out "$out/cifar10-cifarnet.jsonl" "$@"
+}
+
+three="--methods dense,ggs,gs"
+mnist --epochs 3 $three --density-warmups "0,1 epoch"
+# One seed of everything that matters, then all three.
+for seeds in 1 3; do
+    mnist --epochs 3 $three --optimizers amsgrad --density-warmups "1 epoch" --seeds $seeds
+    mnist --epochs 10 $three --seeds $seeds
+    cifar10 --epochs 8 $three --seeds $seeds
+done
+mnist --epochs 3 $three --optimizers amsgrad --density-warmups "0,1 epoch"
+mnist --epochs 10 $three --optimizers amsgrad
+mnist --epochs 3 $three,dgc --optimizers sgd,rmsprop,adagrad
+# Ablations.
+mnist --epochs 3 --methods dense,ggs --densities 1e-3 --scopes global,tensor
+mnist --epochs 3 --methods dense,ggs --densities 1e-3 --values fp32,bf16,int8,int4,sign
+mnist --epochs 10 --methods dense,ggs --densities 1e-4 --density-warmups "4 epochs"
+# Near convergence.
+cifar10 --epochs 20 $three --density-warmups "1 epoch,4 epochs" --seeds 3
+cifar10 --epochs 20 $three --optimizers amsgrad --seeds 1

@@ -1,0 +1,174 @@
+"""The accuracy study: what it runs, that it resumes, and what its tables say."""
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from ggs.train.arguments import build
+from ggs.train.config import TrainConfig
+from ggs.train.worker import train
+from tests.worker_pool import WorkerPool
+
+
+@pytest.fixture
+def accuracy(root: Path) -> Iterator[ModuleType]:
+    sys.path.insert(0, str(root / "benchmarks"))
+    yield importlib.import_module("accuracy")
+    sys.path.remove(str(root / "benchmarks"))
+
+
+@pytest.fixture
+def accuracy_tables(accuracy: ModuleType) -> ModuleType:
+    return importlib.import_module("accuracy_tables")
+
+
+def arguments(out: Path, *more: str) -> list[str]:
+    return [
+        "--steps", "4", "--workers", "2", "--batch-size", "8", "--seeds", "1", "--methods", "dense,ggs",
+        "--densities", "0.01", "--density-warmups", "2 steps", "--out", str(out), *more,
+    ]  # fmt: skip
+
+
+def _train(rank: int, size: int, config: TrainConfig) -> dict[str, Any]:
+    return train(config, torch.device("cpu"), None)
+
+
+@pytest.mark.timeout(240)
+def test_it_trains_what_is_missing_as_processes_would(
+    accuracy: ModuleType, tmp_path: Path, workers: WorkerPool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "results.jsonl"
+    assert accuracy.main(arguments(out)) == 0
+    first = out.read_text()
+    dense, sparse = map(json.loads, first.splitlines())
+    assert (dense["method"], sparse["method"]) == ("dense", "ggs")
+    config = build(TrainConfig, {
+        "method": "ggs", "density": 0.01, "density_warmup": "2 steps", "steps": 4, "batch_size": 8,
+        "device": "cpu", "run_dir": tmp_path / "run",
+    })  # fmt: skip
+    summary = workers.run(2, _train, config)[0]
+    assert sparse["top1"] == summary["top1"]
+    assert sparse["loss"] == summary["loss"]
+    assert sparse["bytes_per_step"] == summary["bytes_sent_per_step"]
+    assert sparse["curve"] == [[summary["epochs"], summary["top1"]]]
+    assert sparse["steps"] == 4
+    table = capsys.readouterr().out
+    assert f"| adam | 0.01 | 2 steps | ggs | {sparse['top1']:.2f} | 1 |" in table
+
+    out.write_text(first + first[:40])  # a study that was killed while it wrote
+    assert accuracy.main(arguments(out)) == 0
+    assert out.read_text() == first
+    assert "2 runs, 2 of them in" in capsys.readouterr().out
+
+    assert accuracy.main(arguments(out, "--values", "fp32,int8", "--set", "clip_norm=1.5")) == 0
+    added = [json.loads(line) for line in out.read_text().splitlines()[2:]]
+    assert [run["values"] for run in added] == [None, "fp32", "int8"]
+    assert {run["settings"]["clip_norm"] for run in added} == {1.5}
+
+
+def test_the_grid_has_each_comparison_once(accuracy: ModuleType, tmp_path: Path) -> None:
+    parsed = accuracy.parse([
+        "--methods", "dense,ggs,gs,dgc", "--optimizers", "adam,sgd", "--densities", "1e-2,1e-3",
+        "--density-warmups", "0,1 epoch", "--seeds", "2", "--out", str(tmp_path / "none"),
+    ])  # fmt: skip
+    runs = list(accuracy.grid(parsed))
+    assert len({accuracy.identity(run) for run in runs}) == len(runs)
+    counts = {(m, o): 0 for m in ("dense", "ggs", "gs", "dgc") for o in ("adam", "sgd")}
+    for run in runs:
+        counts[run["method"], run["optimizer"]] += 1
+    assert counts.pop(("dgc", "adam")) == 0
+    assert counts.pop(("dense", "adam")) == counts.pop(("dense", "sgd")) == 2
+    assert set(counts.values()) == {8}
+    assert {run["lr"] for run in runs if run["optimizer"] == "sgd"} == {0.05}
+    first_half = runs[: len(runs) // 2]
+    assert {run["seed"] for run in first_half} == {0}  # an unfinished study compares all methods
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--methods", "ggs,topk"), "method: topk is not allowed"),
+        (("--values", "fp7"), "values: fp7 is not allowed"),
+        (("--set", "clip_nrom=1"), "'clip_nrom' is no setting, did you mean clip_norm?"),
+        (("--density-warmups", "1"), "density_warmup"),
+        (("--data", "mnist", "--data-dir", "/nowhere"), "data_dir: mnist is not in /nowhere"),
+        (("--model", "lenet6"), "model: lenet6 is unknown, did you mean lenet5?"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_runs(
+    accuracy: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    more: tuple[str, ...], message: str,
+) -> None:  # fmt: skip
+    assert accuracy.main(arguments(tmp_path / "none", *more)) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "none").exists()
+
+
+def test_an_optimizer_without_a_rate_needs_one(accuracy: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        accuracy.parse(arguments(tmp_path / "none", "--optimizers", "radam"))
+    parsed = accuracy.parse(arguments(tmp_path / "none", "--optimizers", "radam", "--lr", "0.002"))
+    assert {run["lr"] for run in accuracy.grid(parsed)} == {0.002}
+
+
+def result(method: str, seed: int, top1: float, **other: Any) -> dict[str, Any]:
+    dense = method == "dense"
+    return {
+        "model": "lenet5", "data": "mnist", "length": "3 epochs", "method": method, "optimizer": "adam",
+        "lr": 0.001, "density": 1.0 if dense else 0.001, "density_warmup": None if dense else "1 epoch",
+        "scope": None if dense else "global", "values": None if dense else "fp32",
+        "batchnorm": "dense" if dense else "average", "workers": 4, "batch_size": 64, "seed": seed,
+        "settings": {}, "top1": top1, "bytes_per_step": 1000, "dense_bytes_per_step": 370_000, **other,
+    }  # fmt: skip
+
+
+def test_tables_compare_seed_by_seed(accuracy_tables: ModuleType) -> None:
+    runs = [
+        result("dense", 0, 98.0),
+        result("dense", 1, 99.0),
+        result("ggs", 1, 98.8),
+        result("ggs", 0, 98.2),
+        result("ggs", 2, 90.0),  # dense has no such seed
+        result("gs", 0, 97.5),
+        result("dense", 0, 50.0, length="10 epochs"),
+    ]
+    text = accuracy_tables.tables(runs)
+    lines = text.splitlines()
+    assert lines[0] == "lenet5 on mnist, 3 epochs, 4 workers x batch 64"
+    assert lines[4] == "| adam | 1 | - | dense | 98.50 ± 0.71 | 2 | - | 1,000 | - |"
+    assert lines[5] == "| adam | 0.001 | 1 epoch | ggs | 95.67 ± 4.92 | 3 | +0.00 | 1,000 | 370x |"
+    assert lines[6] == "| adam | 0.001 | 1 epoch | gs | 97.50 | 1 | -0.50 | 1,000 | 370x |"
+    assert "lenet5 on mnist, 10 epochs, 4 workers x batch 64" in lines
+
+
+def test_a_column_appears_where_runs_differ_in_it(accuracy_tables: ModuleType) -> None:
+    runs = [result("ggs", 0, 98.0), result("ggs", 0, 97.0, values="int8")]
+    lines = accuracy_tables.tables(runs).splitlines()
+    assert lines[2].startswith(
+        "| optimizer | density | density warm-up | method | values | top-1 %"
+    )
+    assert "| ggs | int8 | 97.00 | 1 | - |" in lines[5]
+
+
+def test_plots_are_the_same_every_time(accuracy_tables: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    runs = [result(m, s, 97.0 + s) for m in ("dense", "ggs", "gs") for s in (0, 1)] + [
+        result("ggs", 0, 96.0, density=0.0001, density_warmup="0")
+    ]
+    files = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (path,) = accuracy_tables.plot(runs, tmp_path / name)
+        assert path.name == "mnist-lenet5.svg"
+        files.append(path.read_bytes())
+    assert files[0] == files[1]
+    assert b"<svg" in files[0]
