@@ -102,7 +102,7 @@ class DeepGradientCompression(_OnGradients):
 
     Args:
         optimizer: a ``torch.optim.SGD`` without dampening.
-        model, density, warmup_steps, scope, values, exchange, batchnorm, dense_below,
+        model, density, warmup_steps, scope, values, exchange, workers_per_node, batchnorm, dense_below,
             max_consecutive_skips, process_group: as in ``ggs.GGS``. The paper's warm-up is
             ``density=staircase_warmup(0.001, 4 * steps_per_epoch)``.
         clip_norm: limit of the mean gradient's norm, C. As in the paper, a worker limits its share of
@@ -121,7 +121,8 @@ class DeepGradientCompression(_OnGradients):
         warmup_steps: int = 0,
         scope: Scope = "global",
         values: str = "fp32",
-        exchange: ExchangeName = "allgather",
+        exchange: ExchangeName = "auto",
+        workers_per_node: int | None = None,
         batchnorm: BatchNormMode = "average",
         dense_below: int = 0,
         clip_norm: float | None = None,
@@ -141,6 +142,7 @@ class DeepGradientCompression(_OnGradients):
             scope=scope,
             values=values,
             exchange=exchange,
+            workers_per_node=workers_per_node,
             batchnorm=batchnorm,
             dense_below=dense_below,
             max_consecutive_skips=max_consecutive_skips,
