@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ from torch import Tensor, nn
 import ggs
 from ggs.batchnorm import local_parameters
 from ggs.errors import CheckpointError, ConfigurationError, MismatchError, UnsupportedError
+from ggs.train.arguments import build as build_config
+from ggs.train.config import TrainConfig, parse
+from ggs.train.worker import train
 from ggs.wrapper import DistributedOptimizer
 from tests.models import MODELS, backward, build
 from tests.test_optimizer import OPTIMIZERS, make_optimizer, non_batchnorm
@@ -195,9 +199,8 @@ def test_equals_the_plain_twin(
             )  # fmt: skip
 
 
-@pytest.mark.parametrize("scope", ["global", "tensor"])
+@pytest.mark.parametrize(("exchange", "scope"), [("allgather", "tensor"), ("split", "global")])
 @pytest.mark.parametrize(("method", "name"), [("gs", "adam"), ("dgc", "momentum")])
-@pytest.mark.parametrize("exchange", ["allgather", "split"])
 @pytest.mark.parametrize("model_name", MODELS)
 def test_replicas_are_bit_identical_after_every_step(
     workers: WorkerPool, model_name: str, exchange: str, method: str, name: str, scope: str
@@ -407,3 +410,30 @@ def test_the_stairs_of_deep_gradient_compression() -> None:
     assert ggs.staircase_warmup(0.1, 0)(0) == 0.1
     with pytest.raises(ConfigurationError, match="stairs is 0"):
         ggs.staircase_warmup(0.1, 10, stairs=0)
+
+
+def _train_in_parts(rank: int, size: int, folder: Path, method: str, parts: list[int]) -> None:
+    inner = {"optimizer": "sgd", "momentum": 0.9} if method == "dgc" else {"optimizer": "adam"}
+    for steps in parts:
+        config = build_config(TrainConfig, {
+            "method": method, "steps": steps, "batch_size": 4, "density": 0.01, "device": "cpu",
+            "density_warmup": "3 steps", "evaluate_every": 0, "run_dir": folder / "run",
+            "checkpoint_dir": folder / "checkpoints", "checkpoint_every": "100 steps", **inner,
+        })  # fmt: skip
+        train(config, torch.device("cpu"), None)
+
+
+@pytest.mark.parametrize("method", ["gs", "dgc"])
+def test_the_trainer_resumes_it_bit_for_bit(
+    tmp_path: Path, workers: WorkerPool, method: str
+) -> None:
+    workers.run(2, _train_in_parts, tmp_path / "whole", method, [8])
+    workers.run(2, _train_in_parts, tmp_path / "parts", method, [5, 8])
+    whole, parts = (tmp_path / name / "run" / "model.safetensors" for name in ("whole", "parts"))
+    assert whole.read_bytes() == parts.read_bytes()
+
+
+def test_the_trainer_refuses_another_optimizer_for_it() -> None:
+    with pytest.raises(UnsupportedError, match="cannot use Adam"):
+        parse(["--method", "dgc"])
+    assert parse(["--method", "dgc", "--optimizer", "sgd"]).method == "dgc"
