@@ -147,6 +147,7 @@ def plot(runs: Sequence[Run], folder: Path) -> list[Path]:
     from matplotlib.figure import Figure
 
     mpl.rcParams["svg.hashsalt"] = "ggs"  # the same runs give the same file
+    mpl.rcParams["svg.fonttype"] = "none"
     written = []
     for (data, model), found in grouped(runs, lambda run: (run["data"], run["model"])).items():
         panels = grouped(sorted(found, key=_rank), lambda run: (run["optimizer"], run["length"]))
@@ -170,22 +171,23 @@ def plot(runs: Sequence[Run], folder: Path) -> list[Path]:
     return written
 
 
-STYLES = {"ggs": ("o", "-"), "gs": ("s", "--"), "dgc": ("^", ":")}
+STYLES = {"ggs": ("o", "-", "C0"), "gs": ("s", "--", "C1"), "dgc": ("^", ":", "C2")}
+"""Marker, dashes, colour."""
 
 
 def _panel(axis: Any, runs: Sequence[Run]) -> None:
-    """Lines tell methods by marker and dash, warm-up by filled markers: readable without colour."""
+    """Lines tell methods by marker and dashes, warm-up by filled markers: readable without colour."""
     dense = [run["top1"] for run in runs if run["method"] == "dense"]
     if dense:
-        axis.axhline(statistics.fmean(dense), color="black", linewidth=1)
-        axis.axhspan(min(dense), max(dense), color="black", alpha=0.12, label="dense")
+        axis.axhline(statistics.fmean(dense), color="black", linewidth=1, label="dense")
+        axis.axhspan(min(dense), max(dense), color="black", alpha=0.12, linewidth=0)
     plain = [run for run in runs if run["method"] != "dense" and run["scope"] == "global"
              and run["values"] == "fp32" and not run["settings"]]  # fmt: skip
     lines = grouped(plain, lambda run: (run["method"], run["density_warmup"]))
     for (method, warmup), part in lines.items():
         points = grouped(part, lambda run: (run["density"],))
         means = [mean_and_deviation([run["top1"] for run in group]) for group in points.values()]
-        marker, dash = STYLES[method]
+        marker, dash, colour = STYLES[method]
         warm = warmup not in ("0", "0 epochs", "0 steps")
         axis.errorbar(
             [density for (density,) in points],
@@ -193,6 +195,7 @@ def _panel(axis: Any, runs: Sequence[Run]) -> None:
             yerr=[deviation or 0.0 for _, deviation in means],
             marker=marker,
             linestyle=dash,
+            color=colour,
             markerfacecolor=None if warm else "white",
             capsize=3,
             label=f"{method}, {'warm-up ' + warmup if warm else 'no warm-up'}",
