@@ -2,6 +2,8 @@
 
 import os
 import sys
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -49,6 +51,18 @@ def plan(
     from ggs.plan import plan as predicted
 
     typer.echo(predicted(model, nodes, gpus, bandwidth, latency, step_ms, density, values))
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, finished or not.")],
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
+) -> None:
+    """Compare runs in one HTML file that needs no network."""
+    from ggs.report.page import write_report
+
+    size = write_report(runs, out)
+    typer.echo(f"{out}: {len(runs)} run{'s' if len(runs) > 1 else ''}, {size / 1e6:.1f} MB")
 
 
 @app.command("env")

@@ -12,8 +12,17 @@ import ggs
 # From the ground up. A module may import from its own layer only where it is a package of its own.
 LAYERS = [
     {"errors", "statistics", "lockstep", "clock"},
-    {"schedule", "compiled", "select_steering", "wire_layout", "collectives", "flat", "support",
-     "gradients", "cost"},
+    {
+        "schedule",
+        "compiled",
+        "select_steering",
+        "wire_layout",
+        "collectives",
+        "flat",
+        "support",
+        "gradients",
+        "cost",
+    },
     {"select_kernels", "select_triton", "wire_kernels"},
     {"select_cpu", "select_cuda", "wire_torch", "wire_cpu", "agreement"},
     {"select", "wire", "capture", "batchnorm"},
@@ -75,7 +84,15 @@ def test_only_collectives_communicate(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["ggs", "ggs.errors", "ggs.pai.environment", "ggs.pai.cli", "ggs.pai.validate"]
+    "module",
+    [
+        "ggs",
+        "ggs.errors",
+        "ggs.pai.environment",
+        "ggs.pai.cli",
+        "ggs.pai.validate",
+        "ggs.report.page",
+    ],
 )
 def test_starts_without_torch(module: str) -> None:
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"

@@ -164,6 +164,7 @@ class Trainer:
             "step": state.step,
             "epoch": self._epochs(),
             "seconds": round(state.seconds, 3),
+            "bytes_sent_total": state.bytes_sent,
             **result,
         }
         if self.folder:

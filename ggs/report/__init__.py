@@ -1,0 +1,1 @@
+"""``ggs report``: one HTML file that compares runs, with everything it needs inside. Imports no torch."""
