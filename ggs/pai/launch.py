@@ -178,11 +178,11 @@ def _first(failures: "Mapping[int, ProcessFailure]", task: str) -> Failure:
 
 def _read(rank: int, ended: "ProcessFailure", task: str) -> Failure:
     where, now = f"rank {rank} on task {task}", time.time()
-    if ended.exitcode < 0:
-        return failure.of_signal(-ended.exitcode, where, now)
-    try:
+    try:  # what it recorded counts, even if a thread's abort ended it on its way out
         return Failure.from_message(ended.error_file_data)
-    except ValueError:  # the worker left none: it called os._exit, or sys.exit with a number
+    except ValueError:  # it left none: it was killed, called os._exit, or sys.exit with a number
+        if ended.exitcode < 0:
+            return failure.of_signal(-ended.exitcode, where, now)
         code = exit_codes.of_worker(ended.exitcode)
         return Failure(where, f"ended with exit code {ended.exitcode}", code, now)
 

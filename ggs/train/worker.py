@@ -41,6 +41,8 @@ def main(config: TrainConfig) -> None:
     group = _join(config, device, local_size)
     with told_in_one_line(config.collective_timeout):
         train(config, device, group)
+        # A worker that hangs after its last exchange would be waited for without end.
+        Collectives(group).all_reduce_max_(torch.zeros(1, dtype=torch.uint8, device=device))
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -103,6 +105,8 @@ def train(
                 trainer.checkpointer.mark_done()
             trainer.reporter.summary(summary, str(trainer.folder.path))
     finally:
+        if trainer.checkpointer:
+            trainer.checkpointer.close()
         if trainer.folder and trainer.reporter:
             trainer.folder.close()
             trainer.reporter.close()

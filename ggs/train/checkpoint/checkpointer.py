@@ -124,6 +124,10 @@ class Checkpointer:
             self.save()
         self._writer.wait()
 
+    def close(self) -> None:
+        """After a failure: give the checkpoint under way a moment, so that its thread ends before us."""
+        self._writer.close()
+
     def mark_done(self) -> None:
         """Say that the run has its results; rank 0 calls it."""
         try:

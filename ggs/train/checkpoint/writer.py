@@ -17,6 +17,8 @@ from ggs.train.checkpoint import files
 from ggs.train.checkpoint.agreement import gather_texts
 from ggs.train.checkpoint.files import FileRecord, Manifest
 
+CLOSE_SECONDS = 3.0
+"""How long a worker that has failed waits for its checkpoint's thread."""
 MAX_FAILURES = 3
 """Checkpoints in a row that may fail before the run stops."""
 
@@ -86,6 +88,11 @@ class Writer:
                 "(checkpoint_timeout): the storage hangs or is too slow"
             )
         self._thread = None
+
+    def close(self) -> None:
+        """Wait for the write under way, but not for long: other workers may be gone."""
+        if self._thread is not None:
+            self._thread.join(CLOSE_SECONDS)
 
     def check(self) -> None:
         """Raise CheckpointError after ``MAX_FAILURES`` failures in a row."""
