@@ -6,6 +6,7 @@ GGS_TEST_BASE_IMAGE names any image with bash and coreutils, GGS_TEST_IMAGE the 
 import gc
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -248,3 +249,30 @@ def test_the_image_runs_ggs_env(ggs_image: str, tmp_path: Path) -> None:
     result = run_in_containers(bash_job(f"python -c '{code}'"), ggs_image, tmp_path)
     assert result.code == 0
     assert json.loads(result.log(0, "worker", 1)) == ["worker", 1]
+
+
+def test_a_killed_worker_resumes_from_the_storage(ggs_image: str, tmp_path: Path) -> None:
+    """The training that is killed after its second checkpoint does not start over."""
+    train = (
+        "python $PAI_WORK_DIR/entrypoint.py --model lenet5 --data mnist5k --steps 400 --workers 1 "
+        "--threads 1 --device cpu --backend gloo --checkpoint-dir /mnt/work/checkpoints "
+        "--checkpoint-every '40 steps' & training=$!"
+    )
+    kill = (
+        'if [ "$FC_FRAMEWORK_ATTEMPT_ID$PAI_TASK_INDEX" = 01 ]; then '
+        "until [ $(ls -d /mnt/work/checkpoints/step-* 2>/dev/null | wc -l) -ge 2 ]; "
+        "do sleep 0.1; done; kill -9 $$; fi"
+    )
+    resources = {"cpu": 1, "memoryMB": 2048, "gpu": 0, "ports": {"rendezvous": 2}}
+    job = bash_job(
+        train,
+        kill,
+        "wait $training",
+        role={"resourcePerInstance": resources},
+        extras={"storages": [{"name": "work"}]},
+    )
+    result = run_in_containers(job, ggs_image, tmp_path)
+    assert (result.code, result.attempts) == (0, 2)
+    resumed = re.search(r"resuming after step (\d+)", result.log(1, "worker", 0))
+    assert resumed is not None
+    assert int(resumed[1]) >= 40

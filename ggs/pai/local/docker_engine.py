@@ -20,6 +20,7 @@ from ggs.pai.job import DockerImage
 from ggs.pai.local.engine import CannotRun, Exited, Launch, Output, Report
 from ggs.pai.local.environment import Task
 from ggs.pai.local.scripts import environment_script
+from ggs.pai.template import render
 
 LABEL = "ggs.local-openpai"
 """On every container and network of a local run; its value names the run."""
@@ -37,9 +38,15 @@ class _Running:
 class DockerEngine:
     """Runs tasks in containers: the image's ENV, USER and WORKDIR stay, ENTRYPOINT and CMD do not."""
 
-    def __init__(self, report: Report, *, run: str, tasks: int, keep: bool) -> None:
-        """``run`` names containers and network; ``tasks`` is how many may run at a time."""
+    def __init__(
+        self, report: Report, *, run: str, tasks: int, secrets: Mapping[str, object], keep: bool
+    ) -> None:
+        """``run`` names containers and network; ``tasks`` is how many may run at a time.
+
+        ``secrets`` are the job's, which the login of a registry may refer to.
+        """
         self._report = report
+        self._secrets = secrets
         self._run = run
         self._keep = keep
         self._running: dict[Task, _Running] = {}
@@ -63,7 +70,11 @@ class DockerEngine:
     def _pull(self, image: DockerImage) -> None:
         login = None
         if image.auth is not None:
-            login = {"username": image.auth.username, "password": image.auth.password}
+            context = {"$secrets": self._secrets}
+            login = {
+                "username": render(image.auth.username or "", context),
+                "password": render(image.auth.password or "", context),
+            }
         try:
             self._client.images.pull(image.uri, auth_config=login)
         except (docker.errors.APIError, requests.RequestException) as error:

@@ -60,10 +60,15 @@ def run(job: Path | str, options: LocalOptions) -> int:
 
 def _engine(plan: Plan, events: Events) -> Engine:
     """The engine asked for, with every image there; nothing to clean up yet."""
-    tasks = tasks_of(plan.job)
     keep = plan.options.keep
     engine: Engine = (
-        DockerEngine(events.put, run=uuid.uuid4().hex[:8], tasks=len(tasks), keep=keep)
+        DockerEngine(
+            events.put,
+            run=uuid.uuid4().hex[:8],
+            tasks=len(tasks_of(plan.job)),
+            secrets=plan.job.secrets,
+            keep=keep,
+        )
         if plan.options.engine == "docker"
         else ProcessEngine(events.put, keep=keep)
     )
