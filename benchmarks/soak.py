@@ -34,7 +34,7 @@ END_SECONDS = 180
 TRAINING_SECONDS = 600
 """How long an attempt that nobody kills may take."""
 COLLECTIVE_SECONDS = 10
-TIMES = ("seconds", "samples_per_second")
+TIMES = ("seconds", "samples_per_second", "step_seconds")
 
 
 class Attempt:
