@@ -107,8 +107,11 @@ def folders(data_dir: Path) -> tuple[Path, Path]:
 
 
 def _subfolders(folder: Path) -> list[str]:
-    with os.scandir(folder) as entries:
-        return [entry.name for entry in entries if entry.is_dir()]
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+    except OSError as error:
+        raise DataError(f"data_dir: cannot read {folder}: {error.strerror}") from None
 
 
 class ImageSet(Protocol):
@@ -149,7 +152,10 @@ class TensorImages:
         self, order: Tensor, batch_size: int, epoch: int | None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """See :class:`ImageSet`."""
-        for part in torch.split(order, batch_size):
+        for start in range(
+            0, len(order), batch_size
+        ):  # torch.split makes one part of an empty order
+            part = order[start : start + batch_size]
             images = self._images[part.to(self._images.device)]
             if epoch is not None and self._augment:
                 # The batch's first image is in no other batch of the epoch.
@@ -197,10 +203,20 @@ def load(
         from ggs.train.folder import load_folders
 
         return load_folders(config, data, channels, device)
+    classes = data.num_classes
     if config.data == "mnist5k":
         parts = _embedded()
     else:
         parts = [_torchvision_tensors(_torchvision_set(config, train)) for train in (True, False)]
+        for pixels, labels in parts:
+            if (
+                not len(pixels) == len(labels) > 0
+                or not 0 <= labels.min() <= labels.max() < classes
+            ):
+                raise DataError(
+                    f"data: {config.data} in {config.data_dir} is damaged: {len(pixels):,} images and "
+                    f"{len(labels):,} labels, which must be as many and below {classes}"
+                )
     train, test = (TensorImages(*part, config, data, channels, device) for part in parts)
     return train, test
 

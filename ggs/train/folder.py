@@ -24,6 +24,9 @@ _NAME = f"{DataError.__module__}.{DataError.__name__}: "
 _MARGIN = 256 / 224
 """Large test images are scaled to this multiple of the size, of which the centre is cut out."""
 
+_LONGEST = 16
+"""Longer images, in multiples of their shorter side, are cut to this before they are scaled."""
+
 
 def load_folders(
     config: TrainConfig, data: DataSpec, channels: int, device: torch.device
@@ -122,12 +125,33 @@ def _next(batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor] | N
 
 
 def _open(path: str | Path) -> Image.Image:
+    """The image in 8-bit RGB. Raises DataError, whatever its decoder makes of a damaged file."""
     try:
         with Image.open(path) as file:
-            image: Image.Image = file.convert("RGB")
-            return image
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"data: cannot decode {path}: {' '.join(str(error).split())}") from None
+            return _eight_bits(file)
+    except DataError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"data: cannot decode {path}: {reason}") from None
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """``convert("RGB")`` alone would clip deeper grey images to white: 16 bits are scaled here."""
+    sixteen = image.mode.startswith("I;16") or (
+        image.mode == "I" and image.format in ("PNG", "PPM")
+    )
+    if sixteen:
+        image = Image.fromarray(
+            ((np.asarray(image).astype(np.int64) + 128) // 257).astype(np.uint8)
+        )
+    elif image.mode in ("I", "F"):
+        raise DataError(
+            f"data: {getattr(image, 'filename', 'an image')} has 32-bit pixels, whose black and white are "
+            "not known; save it with 8 or 16 bits"
+        )
+    converted: Image.Image = image.convert("RGB")
+    return converted
 
 
 def _plain(image: Image.Image, size: int) -> Image.Image:
@@ -135,6 +159,10 @@ def _plain(image: Image.Image, size: int) -> Image.Image:
         return image
     if size <= SMALL_IMAGE:
         return image.resize((size, size), Image.Resampling.BILINEAR)
+    short, long = sorted(image.size)
+    if long > short * _LONGEST:  # scaled whole, a line of 30,000 pixels would take gigabytes
+        width, height = (min(side, short * _LONGEST) for side in image.size)
+        image = functional.center_crop(image, [height, width])
     resized: Any = functional.resize(image, [round(size * _MARGIN)])  # the shorter side
     cut: Any = functional.center_crop(resized, [size, size])
     return cut  # type: ignore[no-any-return]

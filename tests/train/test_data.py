@@ -10,6 +10,7 @@ from PIL import Image
 
 from ggs.errors import ConfigurationError, DataError
 from ggs.train import data
+from ggs.train import folder as folder_module
 from ggs.train.augment import crop_and_mirror
 from ggs.train.config import TrainConfig
 from ggs.train.seeds import AUGMENTATION, ORDER, derive, epoch_order, generator
@@ -194,6 +195,63 @@ def test_a_corrupt_image_is_named(folder: Path) -> None:
     assert "\n" not in str(caught.value)
     with pytest.raises(DataError, match=r"cannot decode .*bee/1 ä\.png"):
         load(3, data="imagefolder", data_dir=folder, image_size=16, in_memory=True)
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_a_worker_without_images_has_no_batches(folder: Path, in_memory: bool) -> None:
+    """As in an evaluation with fewer test images than workers."""
+    _, test = load(3, data="imagefolder", data_dir=folder, image_size=16, in_memory=in_memory)
+    assert list(test.batches(torch.arange(6)[7::8], 4, None)) == []
+    assert list(load()[1].batches(torch.arange(0), 4, None)) == []
+
+
+@pytest.mark.parametrize("suffix", ["png", "tiff", "pgm"])
+def test_sixteen_bits_are_scaled_to_eight(tmp_path: Path, suffix: str) -> None:
+    ramp = np.linspace(0, 65535, 256 * 256).astype(np.uint16).reshape(256, 256)
+    path = tmp_path / f"ramp.{suffix}"
+    Image.fromarray(ramp).save(path)
+    found = np.asarray(folder_module._open(path))
+    assert found.shape == (256, 256, 3)
+    assert np.array_equal(found[..., 0], np.round(ramp / 257))
+
+
+def test_pixels_of_an_unknown_range_are_refused(tmp_path: Path) -> None:
+    Image.fromarray(np.ones((8, 8), np.float32)).save(tmp_path / "a.tiff")
+    with pytest.raises(DataError, match=r"a\.tiff has 32-bit pixels"):
+        folder_module._open(tmp_path / "a.tiff")
+
+
+@pytest.mark.parametrize("shape", [(1, 30_000), (30_000, 1)])
+def test_a_very_long_image_is_cut_before_it_is_scaled(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int]
+) -> None:
+    largest = 0
+    resize = Image.Image.resize
+
+    def watched(image: Image.Image, size: tuple[int, int], *rest: object) -> Image.Image:
+        nonlocal largest
+        largest = max(largest, size[0] * size[1])
+        assert largest < 10_000_000
+        return resize(image, size, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Image.Image, "resize", watched)
+    pixels = np.zeros(shape, np.uint8)
+    pixels[shape[0] // 2 :, shape[1] // 2 :] = 200
+    found = np.asarray(folder_module._plain(Image.fromarray(pixels).convert("RGB"), 224))
+    assert found.shape == (224, 224, 3)
+    assert found.min() < 50 < 150 < found.max()  # it is the middle that is kept
+    assert largest > 0
+
+
+def test_labels_beyond_the_classes_are_a_damaged_file(tmp_path: Path) -> None:
+    raw = tmp_path / "MNIST/raw"
+    raw.mkdir(parents=True)
+    for part in ("train", "t10k"):
+        images = np.array([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 28, 0, 0, 0, 28], np.uint8).tobytes()
+        (raw / f"{part}-images-idx3-ubyte").write_bytes(images + bytes(2 * 784))
+        (raw / f"{part}-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 2, 3, 11]))
+    with pytest.raises(DataError, match=r"mnist in .* is damaged: 2 images and 2 labels"):
+        load(data="mnist", data_dir=tmp_path)
 
 
 def test_folders_must_agree_on_their_classes(folder: Path) -> None:
