@@ -58,13 +58,14 @@ def test_the_quickstart_keeps_its_promise(root: Path, tmp_path: Path) -> None:
     example = str(root / "examples/quickstart.yaml")
     done = ggs("train", "--config", example, "--device", "cpu", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    summary = json.loads((tmp_path / "runs/quickstart/summary.json").read_text())
+    folder = "runs/lenet5-mnist5k-ggs"  # none is set, so that a second run needs no other
+    summary = json.loads((tmp_path / folder / "summary.json").read_text())
     assert summary["top1"] >= 94
     assert summary["density"] <= 0.0015
     assert summary["world_size"] == 2
     assert summary["compression_ratio"] > 400
     assert f"{summary['top1']:.2f} % of 1,000 test images" in done.stdout
-    assert "results   runs/quickstart" in done.stdout
-    again = ggs("train", "--config", "runs/quickstart/config.yaml", folder=tmp_path)
+    assert f"results   {folder}" in done.stdout
+    again = ggs("train", "--config", example, "--run-dir", folder, folder=tmp_path)
     assert again.returncode == exit_codes.NEVER_RETRY
     assert "holds a finished run" in again.stderr

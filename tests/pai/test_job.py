@@ -13,7 +13,7 @@ protocolVersion: 2
 name: three-nodes
 type: job
 parameters:
-  image: &image registry.example.com/ggs:0.1.0 # kept
+  image: &image registry.example.com/me/ggs:0.1.0 # kept
   nodes: &nodes 3
   rate: 0.1
   tag: "1.10"
@@ -57,7 +57,7 @@ def test_a_job_has_typed_fields() -> None:
     assert (worker.resource.cpu, worker.resource.memory_mb, worker.resource.gpu) == (2, 2048, 0)
     assert worker.resource.ports == {"sync": 2}
     assert worker.extra_container_options.shm_mb == 512
-    assert job.image("worker").uri == "registry.example.com/ggs:0.1.0"
+    assert job.image("worker").uri == "registry.example.com/me/ggs:0.1.0"
     assert [storage.target for storage in job.extras.storages or []] == ["/mnt/data", "/data"]
 
 
@@ -96,7 +96,7 @@ def test_overrides_reach_every_alias() -> None:
 
 def test_set_parameters_changes_nothing_else() -> None:
     assert set_parameters(TEXT, {"image": "a:1"}) == TEXT.replace(
-        "&image registry.example.com/ggs:0.1.0 # kept", "&image a:1 # kept"
+        "&image registry.example.com/me/ggs:0.1.0 # kept", "&image a:1 # kept"
     )
 
 
