@@ -78,13 +78,14 @@ def load_yaml(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             text = file.read(YAML_LIMIT + 1)
-    except OSError as error:
-        raise ConfigurationError(f"config: cannot read {path}: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigurationError(f"config: cannot read {str(path)!r}: {reason}") from None
     if len(text) > YAML_LIMIT:
         raise ConfigurationError(f"config: {path} is larger than {YAML_LIMIT:,} bytes")
     try:
         values = yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except Exception as error:  # its tags (!!int, !!timestamp, ...) fail in ways of their own
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ConfigurationError(f"config: {path} is not readable as YAML: {reason}") from None
     if values is None:
@@ -179,7 +180,7 @@ def _value(field: FieldInfo, name: str, text: str) -> Any:
         return text
     try:
         return yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except Exception:  # as in load_yaml
         raise ConfigurationError(
             f"{name}: {text!r} is not readable; give names and values such as '{{nesterov: true}}'"
         ) from None

@@ -1,6 +1,7 @@
 """Everything about a configuration that can be found wrong before a worker starts."""
 
 import os
+from pathlib import Path
 
 import torch
 
@@ -28,18 +29,25 @@ def check(config: TrainConfig) -> None:
 def check_checkpoints(config: TrainConfig) -> None:
     """Check run_dir, checkpoint_dir and resume. Raises ConfigurationError and CheckpointError."""
     found = find.candidates(config)
-    if config.run_dir is not None and not found.paths:
-        runs.check_free(config.run_dir, config)
-    directory = config.checkpoint_dir
-    if directory is None:
-        return
-    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    if not there.is_dir():
-        raise ConfigurationError(f"checkpoint_dir: {there} is a file; give a folder")
-    if not os.access(there, os.W_OK):
-        raise ConfigurationError(
-            f"checkpoint_dir: {there} may not be written to; give another folder"
-        )
+    if config.run_dir is not None:
+        _check_folder("run_dir", config.run_dir)
+        if not found.paths:
+            runs.check_free(config.run_dir, config)
+    if config.checkpoint_dir is not None:
+        _check_folder("checkpoint_dir", config.checkpoint_dir)
+
+
+def _check_folder(name: str, folder: Path) -> None:
+    """Raise ConfigurationError where ``folder`` is none, or cannot be made, or not be written to."""
+    try:
+        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        is_folder = there.is_dir()
+    except OSError as error:
+        raise ConfigurationError(f"{name}: {folder} cannot be reached: {error.strerror}") from None
+    if not is_folder:
+        raise ConfigurationError(f"{name}: {there} is a file; give a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigurationError(f"{name}: {there} may not be written to; give another folder")
 
 
 def check_devices(config: TrainConfig) -> None:

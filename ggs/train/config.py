@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
-from ggs.train import arguments
+from ggs.train import arguments, values
 from ggs.train.duration import Duration, DurationField, IntervalField
 
 _MODEL: JsonDict = {"group": "model and data"}
@@ -211,6 +211,18 @@ class TrainConfig(BaseModel):
         "saving; synchronised every step; or averaged with statistics measured anew",
         json_schema_extra=_SPARSE,
     )
+    exchange: Literal["auto", "allgather", "split", "hierarchical"] = Field(
+        "auto",
+        description="how what is sent reaches the others: allgather to all, split by index range, "
+        "hierarchical inside a node first; auto: the cheapest",
+        json_schema_extra=_SPARSE,
+    )
+    workers_per_node: int | None = Field(
+        None,
+        ge=1,
+        description="workers that share a fast network, for the exchange; unset: those of a task",
+        json_schema_extra=_SPARSE,
+    )
     dense_below: int = Field(
         0,
         ge=0,
@@ -341,6 +353,17 @@ class TrainConfig(BaseModel):
         description="seconds that a worker waits for the others in a step before it gives up",
         json_schema_extra=_extra(_LAUNCH, "SECONDS"),
     )
+
+    @field_validator("data_dir", "run_dir", "checkpoint_dir", "resume", mode="before")
+    @classmethod
+    def _can_be_a_path(cls, value: Any) -> Any:
+        return values.path(value)
+
+    @field_validator("model_options", "optimizer_options")
+    @classmethod
+    def _can_be_written_down(cls, value: dict[str, Any]) -> dict[str, Any]:
+        values.require_plain(value)
+        return value
 
     @model_validator(mode="after")
     def _has_a_place_for_checkpoints(self) -> "TrainConfig":

@@ -12,6 +12,11 @@ from ggs.errors import GGSError, OutOfMemoryError, RendezvousError
 _PLACE = re.compile(r"\[[^\]]*/gloo/[^\]]*\]\s*")
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether torch raised ``error`` because memory is short."""
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+
+
 @contextmanager
 def told_in_one_line(collective_timeout: float) -> Iterator[None]:
     """Raise RendezvousError for what torch.distributed raises when other workers go away or keep silent,
@@ -24,7 +29,7 @@ def told_in_one_line(collective_timeout: float) -> Iterator[None]:
         yield
     except RuntimeError as error:
         reason = " ".join(str(error).split())
-        if isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in reason:
+        if is_out_of_memory(error):
             raise OutOfMemoryError(
                 f"out of memory ({reason[:300]}): give a smaller --batch-size, with --accumulate for the "
                 "same number of images per step"

@@ -2,7 +2,8 @@
 
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from ggs.optimizer import GGS
 from ggs.support import check_optimizer
 from ggs.train.arguments import suggestion
 from ggs.train.config import TrainConfig
+from ggs.train.mishaps import is_out_of_memory
 from ggs.wrapper import DistributedOptimizer
 
 SPARSE: dict[str, type[GGS | GradientSparsification | DeepGradientCompression]] = {
@@ -67,17 +69,40 @@ def build_optimizer(
             )
     # torch writes some options as tuples, YAML and JSON know lists only.
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
-    try:
+    parameters = list(parameters)
+    with _refused_in_one_line(config, values):
         optimizer = classes[name](parameters, lr=config.lr, **values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigurationError(
-            f"optimizer: {config.optimizer} refuses {values}: {reason}"
-        ) from None
     check_optimizer(optimizer)
     if config.method == "dgc":
         require_sgd(optimizer)
+    device = _device_of_steps(config, parameters[0].device)
+    if device is not None:  # some options are refused in the first step only
+        stand_in = nn.Parameter(torch.zeros(2, 2, device=device))
+        stand_in.grad = torch.ones_like(stand_in)
+        with _refused_in_one_line(config, values):
+            classes[name]([stand_in], lr=config.lr, **values).step()
     return optimizer
+
+
+@contextmanager
+def _refused_in_one_line(config: TrainConfig, values: dict[str, Any]) -> Iterator[None]:
+    """Raise ConfigurationError for whatever an optimizer raises when it is given ``values``."""
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ConfigurationError(
+            f"optimizer: {config.optimizer} refuses {values}: {reason}"
+        ) from None
+
+
+def _device_of_steps(config: TrainConfig, device: torch.device) -> torch.device | None:
+    """Where the optimizer will take its steps; None if that is a GPU of a worker yet to start."""
+    if device.type != "meta":
+        return device
+    return torch.device("cpu") if config.device == "cpu" or not torch.cuda.device_count() else None
 
 
 def distribute(
@@ -103,6 +128,8 @@ def distribute(
         warmup_steps=warmup_steps,
         scope=config.scope,
         values=config.values,
+        exchange=config.exchange,
+        workers_per_node=config.workers_per_node,
         batchnorm=config.batchnorm,
         dense_below=config.dense_below,
         max_consecutive_skips=config.max_consecutive_skips,

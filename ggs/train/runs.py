@@ -168,7 +168,11 @@ def _new_folder(config: TrainConfig) -> Path:
         path = base if number == 1 else base.with_name(f"{base.name}-{number}")
         try:
             path.mkdir(parents=True)
-        except FileExistsError:
+        except FileExistsError as error:
+            if not os.path.lexists(path):  # the folder above it is no folder
+                raise ConfigurationError(
+                    f"run_dir: cannot create {path}: {error.strerror}"
+                ) from None
             number += 1
         except OSError as error:
             raise ConfigurationError(f"run_dir: cannot create {path}: {error.strerror}") from None

@@ -52,7 +52,7 @@ def test_an_optional_setting_can_be_unset_by_flag(tmp_path: Path) -> None:
         (["--density"], ["--density", "expected one argument"]),
         (["--epochs", "1.5"], ["epochs", "1.5", "whole number"]),
         (["--batch-size", "0"], ["batch_size", "0 ", "at least 1"]),
-        (["--method", "gss"], ["method", "gss", "ggs", "dense", "did you mean ggs?"]),
+        (["--method", "ggss"], ["method", "ggss", "ggs", "dense", "did you mean ggs?"]),
         (["--data", "mnist-5k"], ["data", "mnist-5k", "did you mean mnist5k?"]),
         (["--density-warmup", "5"], ["density_warmup", "'5'", "1 epoch"]),
         (["--density-warmup", "1.5 steps"], ["density_warmup", "whole number of steps"]),

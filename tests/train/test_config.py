@@ -41,7 +41,25 @@ def test_the_example_passes(root: Path) -> None:
         (["--optimizer-options", "{beta: 1}"], ["optimizer_options", "beta", "betas"]),
         (["--optimizer-options", "{lr: 1}"], ["optimizer_options", "lr"]),
         (["--optimizer-options", "{betas: [2, 3]}"], ["betas", "2"]),
+        (["--optimizer-options", "{betas: [0.9]}"], ["optimizer", "adam", "betas"]),
+        (["--device", "cpu", "--optimizer-options", "{capturable: true}"], ["adam", "capturable"]),
+        (["--optimizer-options", "{eps: .nan}"], ["optimizer_options", "nan", "finite"]),
+        (["--model-options", "{a: 2020-01-01}"], ["model_options", "2020", "number"]),
+        (["--model-options", "{a: !!timestamp b}"], ["model_options", "not readable"]),
         (["--momentum", "0.9"], ["adam", "momentum"]),
+        (["--run-dir", ""], ["run_dir", "is empty"]),
+        (["--run-dir", "a\0b"], ["run_dir", "NUL"]),
+        (["--run-dir", "a/" + 300 * "r"], ["run_dir", "too long (302 bytes)"]),
+        (["--run-dir", 2100 * "r/"], ["run_dir", "too long (4,200 bytes)"]),
+        (["--run-dir", "\udcff"], ["run_dir", "not UTF-8"]),
+        (["--checkpoint-dir", 300 * "c"], ["checkpoint_dir", "too long"]),
+        (["--data-dir", "", "--data", "mnist"], ["data_dir", "is empty"]),
+        (["--checkpoint-dir", "/tmp", "--resume", "\0"], ["resume", "NUL"]),
+        (["--run-dir", "/dev/null/a"], ["run_dir", "/dev/null is a file"]),
+        (["--config", "a\0b"], ["config", "cannot read"]),
+        (["--config", 300 * "c"], ["config", "cannot read"]),
+        (["--exchange", "splt"], ["exchange", "splt", "did you mean split?"]),
+        (["--workers-per-node", "0"], ["workers_per_node", "0", "at least 1"]),
         (["--data", "mnist", "--data-dir", "/nowhere"], ["data_dir", "/nowhere", "--download"]),
         (["--data", "cifar10", "--data-dir", "/nowhere"], ["data_dir", "cifar-10-batches-py"]),
         (["--data", "imagefolder", "--data-dir", "/nowhere"], ["/nowhere/train", "CLASS"]),
@@ -76,6 +94,15 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
 def test_models_pass_on_images_of_their_size(model: str) -> None:
     size = "224" if model == "vit_b_16" else "32"
     assert parse(["--model", model, "--image-size", size]).model == model
+
+
+def test_a_runs_folder_that_leads_nowhere_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").symlink_to("nowhere")
+    with pytest.raises(ConfigurationError, match="cannot create runs/lenet5"):
+        runs.RunFolder(parse([]))
 
 
 def test_a_finished_run_is_not_replaced(tmp_path: Path) -> None:

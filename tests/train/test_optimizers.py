@@ -1,14 +1,22 @@
 """Optimizers by name and the course of the learning rate."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from ggs import exchange
 from ggs.errors import ConfigurationError
 from ggs.train.config import TrainConfig
-from ggs.train.optimizers import build_optimizer, lr_factor, optimizer_classes, scheduler
+from ggs.train.optimizers import (
+    build_optimizer,
+    distribute,
+    lr_factor,
+    optimizer_classes,
+    scheduler,
+)
 
 
 def config(**settings: object) -> TrainConfig:
@@ -91,3 +99,29 @@ def test_the_scheduler_sets_the_rate_of_each_step() -> None:
         optimizer.step()
         schedule.step()
     assert rates == pytest.approx([0.2 * (1 - step / 10) for step in range(10)])
+
+
+@pytest.mark.parametrize("name", sorted(set(optimizer_classes()) - {"lbfgs", "sparseadam", "asgd"}))
+def test_every_optimizer_passes_its_trial_without_a_trace(name: str) -> None:
+    model = nn.Linear(2, 2, bias=False)
+    before = model.weight.detach().clone()
+    state = torch.get_rng_state()
+    build_optimizer(config(optimizer=name), model.parameters())
+    assert torch.equal(model.weight, before)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("method", ["ggs", "gs", "dgc"])
+def test_the_exchange_reaches_the_optimizer(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    asked = []
+    create = exchange.create
+
+    def watched(name: exchange.ExchangeName, *rest: Any) -> exchange.Exchange:
+        asked.append((name, rest[-1]))
+        return create(name, *rest)
+
+    monkeypatch.setattr(exchange, "create", watched)
+    for settings in ({}, {"exchange": "split", "workers_per_node": 1}):
+        chosen, model = config(method=method, optimizer="sgd", **settings), nn.Linear(2, 2)
+        distribute(chosen, build_optimizer(chosen, model.parameters()), model, 0, None)
+    assert asked == [("auto", None), ("split", 1)]
