@@ -21,7 +21,8 @@ from ggs.dense import average_gradients
 from ggs.errors import CheckpointError, ConfigurationError, UnsupportedError
 from ggs.exchange import ExchangeName
 from ggs.optimizer import GGS, Scope
-from ggs.schedule import DensitySchedule, check_density, selected_count
+from ggs.schedule import DensitySchedule, check_density
+from ggs.wrapper import DistributedOptimizer
 
 
 class _OnGradients(GGS):
@@ -35,6 +36,10 @@ class _OnGradients(GGS):
         self._step_globally(known)
         return self._exchange.selected + len(self._dense)
 
+    def _decays(self) -> list[float]:
+        """The one optimizer of all workers must have the same settings everywhere."""
+        return DistributedOptimizer._facts(self)
+
     @abstractmethod
     def _step_globally(self, has_gradient: dict[nn.Parameter, bool]) -> None:
         """Accumulate, call ``_deliver``, step. ``has_gradient`` tells whether any worker has one."""
@@ -46,13 +51,11 @@ class _OnGradients(GGS):
         """
         mean = torch.zeros_like(self.residual)
         step, start = self.statistics.step, self._flat.dense_numel
-        density = self.density_at(step)
-        counts = [selected_count(numel, density) for _, numel in self._segments]
         if start:
             mean[:start] = self.collectives.all_reduce_sum_(self._dense) / self.collectives.size
             self._dense.zero_()
         sparse = mean[start:]
-        for update in self._exchange.run(counts, step):
+        for update in self._exchange.run(self._counts, step):
             if update.indices is None:
                 sparse += update.values
             else:

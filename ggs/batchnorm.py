@@ -89,7 +89,7 @@ def consolidated(
             _average_affine(modules, collectives)
             if mode == "recalibrate":
                 assert calibration is not None
-                torch.optim.swa_utils.update_bn(calibration, model, tensors[0].device)
+                _measure_anew(model, modules, calibration, tensors[0].device)
             _pool_statistics(modules, collectives)
         yield
     finally:
@@ -102,6 +102,34 @@ def _tensors(module: _BatchNorm) -> list[Tensor]:
     found = [module.weight, module.bias, module.running_mean, module.running_var]
     found.append(module.num_batches_tracked)
     return [tensor for tensor in found if tensor is not None]
+
+
+def _measure_anew(
+    model: nn.Module, modules: list[_BatchNorm], calibration: Iterable[Any], device: torch.device
+) -> None:
+    """Running statistics from the calibration batches; modes and momenta stay as they are."""
+    modes = [(module, module.training) for module in model.modules()]
+    momenta = [(module, module.momentum) for module in modules]
+    batches = 0
+
+    def counted() -> Iterator[Any]:
+        nonlocal batches
+        for batch in calibration:
+            batches += 1
+            yield batch
+
+    try:
+        torch.optim.swa_utils.update_bn(counted(), model, device)
+    finally:
+        for module, training in modes:
+            module.training = training
+        for layer, momentum in momenta:
+            layer.momentum = momentum
+    if not batches:
+        raise ConfigurationError(
+            "the calibration batches are empty: give an iterable that starts anew each time, "
+            "such as a DataLoader or a list"
+        )
 
 
 def _average_affine(modules: list[_BatchNorm], collectives: Collectives) -> None:

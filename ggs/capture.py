@@ -46,7 +46,7 @@ def weight_decay_kind(
     names = {base.__name__ for base in type(optimizer).__mro__}
     if group.get("decoupled_weight_decay") or not names.isdisjoint(_ALWAYS_DECOUPLED):
         return "decoupled"
-    return "coupled" if isinstance(optimizer, _READS_NO_WEIGHTS) else "unknown"
+    return "coupled" if type(optimizer) in _READS_NO_WEIGHTS else "unknown"  # a subclass may differ
 
 
 class UpdateCapture:
@@ -132,7 +132,7 @@ def weight_decay_applied(
         if weight_decay_kind(optimizer, group) == "decoupled":
             shrunk = [p.data for p in group["params"] if has_gradient.get(p, p.grad is not None)]
             if shrunk:
-                torch._foreach_mul_(shrunk, 1 - float(group["lr"]) * float(decay))
+                torch._foreach_mul_(shrunk, 1 - group["lr"] * decay)
         else:
             pairs = [(p.grad, p.data) for p in group["params"] if p.grad is not None]
             if pairs:

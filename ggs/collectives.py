@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ggs.clock import Clock, Phase
+from ggs.errors import UnsupportedError
 from ggs.lockstep import Worker
 
 ProcessGroup = dist.ProcessGroup | Worker
@@ -61,6 +62,15 @@ class Collectives:
         elif dist.is_available() and dist.is_initialized():
             self.group = dist.group.WORLD if group is None else group
             self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
+        elif group is not None:
+            raise UnsupportedError(
+                f"process_group is {group!r} but torch.distributed is not initialised: call "
+                "init_process_group() first, or leave process_group out"
+            )
+        if self.rank < 0:
+            raise UnsupportedError(
+                "this process is not in the process group: construct the optimizer on its members only"
+            )
         self.bytes_sent = 0
         self.bytes_received = 0
         self.clock = Clock()

@@ -64,7 +64,7 @@ def average_gradients(parameters: list[nn.Parameter], collectives: Collectives) 
         by_dtype.setdefault(parameter.dtype, []).append(parameter)
     for group in by_dtype.values():
         flat = torch.cat([_gradient(parameter).reshape(-1) for parameter in group])
-        collectives.all_reduce_sum_(flat).div_(collectives.size)
+        collectives.all_reduce_sum_(flat.div_(collectives.size))  # a sum of float16 may overflow
         for parameter, mean in zip(
             group, torch.split(flat, [p.numel() for p in group]), strict=True
         ):

@@ -123,14 +123,23 @@ class FlatParameters:
         )
 
     def add_(
-        self, updates: Iterable[tuple[Tensor | None, Tensor]], start: int, scale: float
+        self,
+        updates: Iterable[tuple[Tensor | None, Tensor]],
+        start: int,
+        scale: float,
+        residual: Tensor,
     ) -> None:
         """weights += scale · Σ updates, added in the order given, so every rank gets the same bits.
 
-        Each update is (indices, values): ascending int64 indices (k,) relative to ``start``, or None
-        for all elements from ``start`` on, and as many values.
+        Half-precision weights are rounded once, after all updates; what the rounding took goes back
+        into every worker's residual, where it counts once in their mean.
+
+        Args:
+            updates: (indices, values) each: ascending int64 indices (k,) relative to ``start``, or None
+                for all elements from ``start`` on, and as many values.
+            residual: (n,) of this worker.
         """
-        touched: list[tuple[Chunk, Tensor]] = []
+        touched: list[tuple[Chunk, Tensor | slice]] = []
         for indices, values in updates:
             for chunk, places, part in self._split(indices, values, start):
                 target = chunk.weights if chunk.delta is None else chunk.delta
@@ -140,13 +149,14 @@ class FlatParameters:
                 else:
                     target.index_add_(0, places, part, alpha=scale)
                 if chunk.delta is not None:
-                    all_places = torch.arange(len(target), device=target.device)
-                    touched.append((chunk, all_places if places is None else places))
-        for chunk, places in touched:  # a place met twice adds a zero the second time
+                    touched.append((chunk, slice(None) if places is None else places))
+        for chunk, where in touched:  # a place met twice adds a zero the second time
             assert chunk.delta is not None
-            update = chunk.delta[places]
-            chunk.weights[places] = (chunk.weights[places].float() + update).to(chunk.weights.dtype)
-            chunk.delta[places] = 0.0
+            exact = chunk.weights[where].float() + chunk.delta[where]
+            rounded = exact.to(chunk.weights.dtype)
+            chunk.weights[where] = rounded
+            chunk.delta[where] = 0.0
+            residual[chunk.start : chunk.stop][where] += exact - rounded.float()
 
     def _split(
         self, indices: Tensor | None, values: Tensor, start: int

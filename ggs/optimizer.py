@@ -17,20 +17,19 @@ from torch import Tensor, nn
 
 from ggs import exchange as exchanges
 from ggs.batchnorm import BatchNormMode
-from ggs.capture import UpdateCapture, weight_decay_applied
+from ggs.capture import UpdateCapture, weight_decay_applied, weight_decay_kind
 from ggs.collectives import ProcessGroup
 from ggs.dense import average_gradients
 from ggs.errors import CheckpointError, ConfigurationError, NonFiniteError
 from ggs.exchange import ExchangeName, Task
 from ggs.flat import FlatParameters
+from ggs.gradients import all_finite
 from ggs.schedule import DensitySchedule, check_density, exponential_warmup, selected_count
+from ggs.support import check_whole
 from ggs.wire_layout import check_format
 from ggs.wrapper import DistributedOptimizer
 
 Scope = Literal["global", "tensor"]
-
-STEADY_STEP = 1_000_000
-"""A step after every warm-up: its density says how much is usually exchanged."""
 
 
 class GGS(DistributedOptimizer):
@@ -91,9 +90,10 @@ class GGS(DistributedOptimizer):
         if scope not in get_args(Scope):
             raise ConfigurationError(f"scope is {scope!r}: choose 'global' or 'tensor'")
         check_format(values)
+        check_whole("dense_below", dense_below, least=0)
         exchanges.check(exchange, workers_per_node)
         settings = {
-            "density": density if isinstance(density, float) else "a schedule",
+            "density": "a schedule" if callable(density) else float(density),
             "warmup_steps": warmup_steps,
             "scope": scope,
             "values": values,
@@ -108,6 +108,10 @@ class GGS(DistributedOptimizer):
             optimizer, model, settings, batchnorm, max_consecutive_skips, process_group
         )
         self._flat = FlatParameters(self.shared, self.strides, dense_below)
+        if values == "fp64" and self._flat.dtype != torch.float64:
+            raise ConfigurationError(
+                "values is 'fp64' but no parameter is float64: choose 'fp32', which loses nothing"
+            )
         self.residual = torch.zeros(self._flat.numel, dtype=self._flat.dtype, device=self.device)
         """(n,) updates of this worker that the others have not got yet, in flat order."""
         self._capture = UpdateCapture(optimizer, self._flat, self.residual)
@@ -116,7 +120,8 @@ class GGS(DistributedOptimizer):
         self._segments = self._flat.segments(per_tensor=scope == "tensor")
         offsets = (*(start for start, _ in self._segments), len(self._sparse))
         task = Task(self._sparse, offsets, values, self._check_finite)
-        count = selected_count(len(self._sparse), self.density_at(STEADY_STEP))
+        usual = self.density_at(0) if callable(density) else density
+        count = selected_count(len(self._sparse), usual)
         self._exchange = exchanges.create(exchange, self.collectives, task, count, workers_per_node)
 
     def density_at(self, step: int) -> float:
@@ -132,20 +137,44 @@ class GGS(DistributedOptimizer):
         known = {p: has for (_, p), has in zip(self.shared, has_gradient, strict=True)}
         with weight_decay_applied(self.inner, self.param_groups, known):
             self._capture.step()
-        density = self.density_at(self.statistics.step)
-        counts = [selected_count(numel, density) for _, numel in self._segments]
+        self._check_locals()
         self._add_dense()
-        for update in self._exchange.run(counts, self.statistics.step):
-            part = [(update.indices, update.values)]
-            self._flat.add_(part, self._flat.dense_numel, 1.0 / self._exchange.sources)
+        updates = self._exchange.run(self._counts, self.statistics.step)
+        parts = ((update.indices, update.values) for update in updates)
+        scale = 1.0 / self._exchange.sources
+        self._flat.add_(parts, self._flat.dense_numel, scale, self.residual)
         return self._exchange.selected + len(self._dense)
+
+    def _facts(self) -> list[float]:
+        density = self.density_at(self.statistics.step)
+        self._counts = [selected_count(numel, density) for _, numel in self._segments]
+        return [density, *self._decays()]
+
+    def _facts_text(self) -> str:
+        density, *decays = self._facts()
+        shrinking = f" and learning rate times decoupled weight decay {decays}" if decays else ""
+        return f"density is {density}{shrinking}"
+
+    def _decays(self) -> list[float]:
+        """What shrinks the shared weights on every worker alike; all else of a group is local."""
+        return [
+            float(group["lr"]) * float(group.get("weight_decay", 0.0))
+            for group in self.param_groups
+            if weight_decay_kind(self.inner, group) == "decoupled"
+        ]
 
     def _add_dense(self) -> None:
         """weights += mean over the workers of the elements that always travel."""
         if len(self._dense):
-            total = self.collectives.all_reduce_sum_(self._dense)
-            self._flat.add_([(None, total)], 0, 1.0 / self.collectives.size)
+            self._require_finite("the whole tensors below dense_below", self._dense)
+            total = self.collectives.all_reduce_sum_(self._dense).clone()
             self._dense.zero_()
+            self._flat.add_([(None, total)], 0, 1.0 / self.collectives.size, self.residual)
+
+    def _check_locals(self) -> None:
+        if not all_finite([parameter for _, parameter in self._locals]):
+            for name, parameter in self._locals:
+                self._require_finite(name, parameter)
 
     def _check_finite(self, indices: Tensor, values: Tensor) -> None:
         """Raise NonFiniteError if the update is not finite though the gradients were.
@@ -158,11 +187,16 @@ class GGS(DistributedOptimizer):
         if bool(bad.any()):  # else only their sum overflows
             place = int(indices[bad][0]) + self._flat.dense_numel
             slot = next(s for s in self._flat.slots if place < s.offset + s.numel)
-            raise NonFiniteError(
-                f"{type(self.inner).__name__}'s update of {slot.name} is {float(values[bad][0])} at step "
-                f"{self.statistics.step} though all gradients are finite: in float16 raise eps "
-                "(Adam's 1e-8 is 0 there) or keep the weights in float32, else lower the learning rate"
-            )
+            self._require_finite(slot.name, values)
+
+    def _require_finite(self, name: str, values: Tensor) -> None:
+        if bool(values.sum().isfinite()) or bool(values.isfinite().all()):
+            return
+        raise NonFiniteError(
+            f"{type(self.inner).__name__}'s update of {name} is {float(values[~values.isfinite()][0])} "
+            f"at step {self.statistics.step} though all gradients are finite: in float16 raise eps "
+            "(Adam's 1e-8 is 0 there) or keep the weights in float32, else lower the learning rate"
+        )
 
     def _own_state(self) -> dict[str, Any]:
         residual = {slot.name: slot.view(self.residual) for slot in self._flat.slots}
@@ -174,6 +208,11 @@ class GGS(DistributedOptimizer):
         }
 
     def _check_own_state(self, own: dict[str, Any]) -> None:
+        super()._check_own_state(own)
+        if not isinstance(own.get("exchange"), dict):
+            raise CheckpointError(
+                "the state under 'ggs' has no 'exchange': it is of an older version"
+            )
         found = {name: tuple(tensor.shape) for name, tensor in own.get("residual", {}).items()}
         expected = {slot.name: tuple(slot.parameter.shape) for slot in self._flat.slots}
         for name in sorted(found.keys() | expected.keys()):

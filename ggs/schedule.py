@@ -9,7 +9,11 @@ DensitySchedule = Callable[[int], float]
 
 def check_density(density: float, where: str = "density") -> float:
     """Return ``density`` if it lies in (0, 1]; raise ConfigurationError otherwise."""
-    if not isinstance(density, (int, float)) or not 0.0 < density <= 1.0:
+    if (
+        isinstance(density, bool)
+        or not isinstance(density, (int, float))
+        or not 0.0 < density <= 1.0
+    ):
         raise ConfigurationError(
             f"{where} is {density!r}: give the share of elements to send, above 0 and at most 1 "
             "(0.001 sends 0.1 %)"

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from ggs.errors import UnsupportedError
+from ggs.errors import ConfigurationError, UnsupportedError
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -25,6 +25,12 @@ _WRAPPERS = {
     "FSDPModule": "fully_shard() shards the parameters; GGS needs them whole on every worker",
     "DataParallel": "it splits one worker over several GPUs; start one worker per GPU instead",
 }
+
+
+def check_whole(name: str, value: object, least: int) -> None:
+    """Raise ConfigurationError unless ``value`` is a whole number of at least ``least``."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigurationError(f"{name} is {value!r}: give a whole number, at least {least}")
 
 
 def check_optimizer(optimizer: object) -> None:
@@ -65,17 +71,31 @@ def check_model(model: nn.Module) -> None:
         for base in type(module).__mro__:
             if base.__name__ in _WRAPPERS:
                 raise UnsupportedError(f"{place} is a {base.__name__}: {_WRAPPERS[base.__name__]}")
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
+            raise UnsupportedError(
+                f"{place} changes its weight in the forward pass, for the local batch only "
+                "(max_norm): the workers would drift apart; create it with max_norm=None"
+            )
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
             raise UnsupportedError(f"{place} has sparse gradients: create it with sparse=False")
+
+
+def check_initialised(model: nn.Module) -> None:
+    """Raise UnsupportedError for a lazy layer that has not seen its first batch."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if nn.parameter.is_lazy(tensor):
+            raise UnsupportedError(
+                f"{name} is not initialised yet: run one forward pass before wrapping"
+            )
 
 
 def check_parameters(named: Sequence[tuple[str, nn.Parameter]]) -> None:
     """Raise UnsupportedError for parameters that have no place in one flat buffer."""
     spans: list[tuple[int, int, str]] = []
     for name, parameter in named:
-        if isinstance(parameter, nn.parameter.UninitializedParameter):
+        if any(n > 1 and s == 0 for n, s in zip(parameter.shape, parameter.stride(), strict=True)):
             raise UnsupportedError(
-                f"parameter {name} is not initialised yet: run one forward pass before wrapping"
+                f"parameter {name} is expanded, its elements share memory: use parameter.contiguous()"
             )
         if type(parameter.data).__name__ == "DTensor":
             raise UnsupportedError(

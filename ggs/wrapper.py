@@ -5,6 +5,7 @@ the torch optimizer was used. Learning-rate schedulers, ``zero_grad``, parameter
 gradient clipping and accumulation, and gradient scalers work on it as on any optimizer.
 """
 
+import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -17,11 +18,17 @@ from ggs import batchnorm
 from ggs.agreement import require_agreement
 from ggs.batchnorm import BatchNormMode
 from ggs.collectives import Collectives, ProcessGroup
-from ggs.errors import ConfigurationError, NonFiniteError, UnsupportedError
+from ggs.errors import CheckpointError, MismatchError, NonFiniteError, UnsupportedError
 from ggs.flat import layout_strides
 from ggs.gradients import all_finite, unscale_
 from ggs.statistics import StepStatistics
-from ggs.support import check_model, check_optimizer, check_parameters
+from ggs.support import (
+    check_initialised,
+    check_model,
+    check_optimizer,
+    check_parameters,
+    check_whole,
+)
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -39,12 +46,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         process_group: ProcessGroup | None,
     ) -> None:
         check_optimizer(optimizer)
-        check_model(model)
-        batchnorm.check_mode(batchnorm_mode)
-        if max_consecutive_skips < 1:
-            raise ConfigurationError(
-                f"max_consecutive_skips is {max_consecutive_skips}: give at least 1"
+        if isinstance(optimizer, DistributedOptimizer):
+            raise UnsupportedError(
+                f"a {type(optimizer).__name__} is wrapped already: wrap the torch optimizer inside it once"
             )
+        check_model(model)
+        check_initialised(model)
+        batchnorm.check_mode(batchnorm_mode)
+        check_whole("max_consecutive_skips", max_consecutive_skips, least=1)
         self.inner = optimizer
         self.model = model
         self.batchnorm = batchnorm_mode
@@ -67,7 +76,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Become a torch optimizer over the inner one's own parameter groups and state."""
         state, groups = self.inner.state, self.inner.param_groups
         super().__init__(groups, dict(self.inner.defaults))
-        self.state, self.param_groups = state, groups
+        self.inner.state, self.inner.param_groups = state, groups
+        self._follow_inner()
+
+    def _follow_inner(self) -> None:
+        self._linked = self.inner.param_groups
+        self.state, self.param_groups = self.inner.state, self.inner.param_groups
 
     def _description(
         self, settings: dict[str, Any], named: list[tuple[str, nn.Parameter]]
@@ -82,6 +96,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
             "class": type(self).__name__,
             "settings": settings,
             "inner optimizer": type(self.inner).__name__,
+            "parameter group": {
+                str(index): {
+                    name: _plain(value)
+                    for name, value in group.items()
+                    if isinstance(value, (bool, int, float, str, tuple, Tensor))
+                }
+                for index, group in enumerate(self.inner.param_groups)
+            },
             "parameter count": len(named),
             "parameter": {
                 name: f"{kinds.get(id(p), 'frozen')} {str(p.dtype)[6:]} {tuple(p.shape)}"
@@ -119,10 +141,22 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         Raises NonFiniteError after ``max_consecutive_skips`` skips in a row, on every worker.
         """
+        try:
+            return self._step(closure)
+        except (
+            BaseException
+        ):  # a gradient scaler that sees one does not take back what it handed us
+            self.__dict__.pop("found_inf", None)
+            self.__dict__.pop("grad_scale", None)
+            raise
+
+    def _step(self, closure: Callable[[], float] | None) -> float | None:
         loss: float | None = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if self.inner.param_groups is not self._linked:  # its own load_state_dict() replaced them
+            self._follow_inner()
         self.inner.param_groups = self.param_groups  # whoever replaced ours meant both
         self._check_frozen()
         sent, received = self.collectives.bytes_sent, self.collectives.bytes_received
@@ -155,15 +189,43 @@ class DistributedOptimizer(torch.optim.Optimizer):
             p.grad for group in self.param_groups for p in group["params"] if p.grad is not None
         ]
         finite = all_finite(gradients) if found_inf is None else not bool(found_inf)
-        own = [not finite, *(p.grad is not None for _, p in self.shared)]
+        digest = zlib.crc32(repr([self.statistics.step, self._facts()]).encode())
+        check = list(digest.to_bytes(4, "little"))
+        # A byte and its complement: both maxima are the worker's own only where all have the same.
+        own: list[int] = [not finite, *(p.grad is not None for _, p in self.shared)]
+        own += [*check, *(255 - byte for byte in check)]
         votes = torch.tensor(own, dtype=torch.uint8, device=self.device)
         flags = self.collectives.all_reduce_max_(votes).tolist()
+        if flags[-8:] != own[-8:]:
+            raise MismatchError(
+                f"the workers do not agree on step {self.statistics.step}: here {self._facts_text()}; "
+                "schedule learning rate, weight decay and density alike on every worker"
+            )
         scale = getattr(self, "grad_scale", None)
         if scale is not None and not flags[0]:
             unscale_(gradients, scale)
-        return not flags[0], [bool(flag) for flag in flags[1:]]
+        return not flags[0], [bool(flag) for flag in flags[1:-8]]
+
+    def _facts(self) -> list[float]:
+        """Numbers that must be equal on all workers for this step, or the replicas would drift apart."""
+        return [
+            float(group[name])
+            for group in self.param_groups
+            for name in ("lr", "weight_decay")
+            if name in group
+        ]
+
+    def _facts_text(self) -> str:
+        """``_facts`` for a person."""
+        return f"learning rates and weight decays are {self._facts()}"
 
     def _check_frozen(self) -> None:
+        for name, parameter in self.shared:
+            if not parameter.requires_grad:
+                raise UnsupportedError(
+                    f"parameter {name} was frozen after the optimizer was wrapped, and its residual "
+                    "would go on moving it: freeze first, then wrap"
+                )
         for name, parameter in self._frozen:
             if parameter.grad is not None:
                 raise UnsupportedError(
@@ -226,7 +288,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if own is not None:
             self._check_own_state(own)
         self.inner.load_state_dict(plain)
-        self.state, self.param_groups = self.inner.state, self.inner.param_groups
+        self._follow_inner()
         if own is not None:
             self._load_own_state(own)
 
@@ -240,6 +302,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _check_own_state(self, own: dict[str, Any]) -> None:
         """Raise before anything is changed if ``own`` does not fit."""
+        for name in ("step", "consecutive_skips", "skipped_steps"):
+            if not isinstance(own, dict) or not isinstance(own.get(name), int):
+                raise CheckpointError(
+                    f"the state under 'ggs' has no whole number {name!r}: load what "
+                    f"{type(self).__name__}.state_dict() gave"
+                )
 
     def _load_own_state(self, own: dict[str, Any]) -> None:
         self.statistics = StepStatistics(
@@ -260,6 +328,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         raise UnsupportedError(
             f"{type(self).__name__} cannot be pickled or copied: save optimizer.state_dict() instead"
         )
+
+
+def _plain(value: Any) -> Any:
+    """As JSON gives it back."""
+    if isinstance(value, Tensor):
+        return value.tolist()
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _named_parameters(

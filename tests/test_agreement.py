@@ -1,5 +1,6 @@
 """Workers that do not run the same job all say so, at construction."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -7,8 +8,9 @@ import torch
 from torch import nn
 
 import ggs
+from ggs import lockstep
 from ggs.errors import MismatchError
-from tests.models import build
+from tests.models import backward, build
 from tests.worker_pool import WorkerPool
 
 
@@ -21,7 +23,9 @@ def _construct(rank: int, size: int, difference: str) -> str:
         model = model.double()
     if odd and difference == "frozen":
         model[0].bias.requires_grad_(False)
-    kind = torch.optim.SGD if odd and difference == "optimizer" else torch.optim.Adam
+    kind: Any = torch.optim.SGD if odd and difference == "optimizer" else torch.optim.Adam
+    if odd and difference == "learning rate":
+        kind = partial(kind, lr=0.5)
     options: dict[str, Any] = {"density": 0.02 if odd and difference == "density" else 0.01}
     if odd and difference == "method":
         make: Any = lambda: ggs.Dense(kind(model.parameters()), model)  # noqa: E731
@@ -42,6 +46,7 @@ def _construct(rank: int, size: int, difference: str) -> str:
         ("dtype", "float64"),
         ("frozen", "frozen"),
         ("optimizer", 'inner optimizer: "Adam" on rank 0, "SGD" here'),
+        ("learning rate", "parameter group 0 lr: 0.001 on rank 0, 0.5 here"),
         ("density", "settings density: 0.01 on rank 0, 0.02 here"),
         ("method", 'class: "GGS" on rank 0, "Dense" here'),
     ],
@@ -78,3 +83,60 @@ def test_everyone_starts_from_rank_0(workers: WorkerPool) -> None:
     for state in (first, *others):
         for name, value in expected.items():
             assert torch.equal(state[name], value), name
+
+
+@pytest.mark.parametrize(
+    ("kind", "drift", "words"),
+    [
+        ("adamw", "lr", "learning rate times decoupled weight decay"),
+        ("adamw", "density", "density is"),
+        ("adam", "density", "density is"),
+        ("dense", "lr", "learning rates and weight decays"),
+    ],
+)
+def test_settings_that_drift_apart_stop_every_worker(kind: str, drift: str, words: str) -> None:
+    def train(worker: lockstep.Worker) -> str:
+        model = build("plain")
+        odd = worker.rank == 1
+        if kind == "dense":
+            optimizer: Any = ggs.Dense(
+                torch.optim.Adam(model.parameters()), model, process_group=worker
+            )
+        else:
+            inner = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind](model.parameters())
+            optimizer = ggs.GGS(
+                inner,
+                model,
+                lambda step: 0.2 if odd and step == 2 and drift == "density" else 0.1,
+                process_group=worker,
+            )
+        for step in range(5):
+            backward(model, step, worker.rank)
+            if odd and step == 2 and drift == "lr":
+                optimizer.param_groups[0]["lr"] *= 0.5
+            try:
+                optimizer.step()
+            except MismatchError as error:
+                return f"{step}: {error}"
+        return "trained"
+
+    for message in lockstep.run(3, train):
+        assert message.startswith("2: the workers do not agree on step 2")
+        assert words in message
+
+
+def test_learning_rates_may_differ_where_they_are_local() -> None:
+    """Each worker's own plateau scheduler: with coupled or no decay the update is local anyway."""
+
+    def train(worker: lockstep.Worker) -> torch.Tensor:
+        model = build("plain")
+        inner = torch.optim.Adam(model.parameters())
+        optimizer = ggs.GGS(inner, model, 0.1, process_group=worker)
+        for step in range(5):
+            backward(model, step, worker.rank)
+            optimizer.param_groups[0]["lr"] = 0.01 * (1 + worker.rank)
+            optimizer.step()
+        return model[1].weight.detach().clone()
+
+    first, *others = lockstep.run(3, train)
+    assert all(torch.equal(first, other) for other in others)

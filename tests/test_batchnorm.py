@@ -115,3 +115,28 @@ def test_a_model_without_batchnorm_needs_no_collective() -> None:
     optimizer = ggs.GGS(torch.optim.SGD(model.parameters()), model)
     with optimizer.consolidated():
         assert torch.isfinite(model.weight).all()
+
+
+def test_recalibration_leaves_modes_and_momenta_and_refuses_nothing_to_measure() -> None:
+    model = build("batchnorm")
+    optimizer = ggs.GGS(torch.optim.SGD(model.parameters(), lr=0.1), model, batchnorm="recalibrate")
+    model[1].eval()  # frozen by hand while the rest trains
+    spent = iter([batch(0, 0)])
+    next(spent)
+    before = model[1].running_mean.clone()
+    with (
+        pytest.raises(ConfigurationError, match="batches are empty"),
+        optimizer.consolidated(spent),
+    ):
+        pass
+
+    def fails() -> Any:
+        yield batch(0, 0)
+        raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk"), optimizer.consolidated(fails()):
+        pass
+    assert torch.equal(model[1].running_mean, before)
+    assert model[1].momentum == 0.1
+    assert not model[1].training
+    assert model[0].training

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import ggs
+from ggs import lockstep
 from ggs.batchnorm import local_parameters
 from tests.models import MODELS, backward, build
 from tests.reference import Reference
@@ -351,3 +352,96 @@ def test_one_nan_gradient_skips_the_step_everywhere(workers: WorkerPool, method:
         assert result["skipped"].step == 1
         assert result["same"]
         assert result["message"].startswith("3 steps in a row had a NaN or infinite gradient")
+
+
+@pytest.mark.parametrize("size", [1, 4, 16])
+@pytest.mark.parametrize("density", [1.0, 0.25])
+def test_half_precision_weights_lose_nothing(size: int, density: float) -> None:
+    """Each worker's part alone is below half a unit in the last place of the weight."""
+
+    def train(worker: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        model = nn.Linear(8, 8, bias=False).bfloat16()
+        nn.init.constant_(model.weight, 2.0)
+        optimizer = ggs.GGS(
+            torch.optim.SGD(model.parameters(), lr=1.0), model, density, process_group=worker
+        )
+        for _ in range(64):
+            model.weight.grad = torch.full_like(model.weight, 2.0**-7)
+            optimizer.step()
+        return model.weight.detach().double().flatten(), optimizer.residual.double()
+
+    results = lockstep.run(size, train)
+    weights = results[0][0]
+    undelivered = torch.stack([residual for _, residual in results]).mean(0)
+    torch.testing.assert_close(weights + undelivered, torch.full_like(weights, 1.5))
+    assert (weights < 2.0).all()
+    assert all(torch.equal(weights, other) for other, _ in results)
+
+
+class DecaysByItself(torch.optim.Adam):
+    """A subclass whose weight decay is not what its base class makes of it."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            kept, group["weight_decay"] = group["weight_decay"], 0.0
+            with torch.no_grad():
+                for parameter in group["params"]:
+                    parameter.mul_(1 - group["lr"] * kept)
+            super().step()
+            group["weight_decay"] = kept
+
+
+def test_a_subclass_keeps_its_own_weight_decay() -> None:
+    plain, wrapped = build("plain", torch.float64), build("plain", torch.float64)
+    reference = DecaysByItself(plain.parameters(), lr=0.01, weight_decay=0.1)
+    inner = DecaysByItself(wrapped.parameters(), lr=0.01, weight_decay=0.1)
+    optimizer = ggs.GGS(inner, wrapped, density=1.0, values="fp64")
+    for step in range(50):
+        backward(plain, step, 0)
+        backward(wrapped, step, 0)
+        reference.step()
+        optimizer.step()
+    for expected, found in zip(plain.parameters(), wrapped.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_a_mean_of_large_float16_gradients_does_not_overflow() -> None:
+    def train(worker: Any) -> float:
+        model = nn.Linear(4, 4, bias=False).half()
+        nn.init.zeros_(model.weight)
+        optimizer = ggs.Dense(
+            torch.optim.SGD(model.parameters(), lr=1e-4), model, process_group=worker
+        )
+        model.weight.grad = torch.full_like(model.weight, 4e4)
+        optimizer.step()
+        return model.weight[0, 0].item()
+
+    assert lockstep.run(4, train) == [pytest.approx(-4.0, rel=1e-3)] * 4
+
+
+@pytest.mark.parametrize("part", ["dense", "batchnorm"])
+def test_an_update_that_is_not_finite_is_named_wherever_it_goes(part: str) -> None:
+    model: nn.Module = nn.Sequential(nn.Linear(20, 30), nn.BatchNorm1d(30)).half()
+    optimizer = ggs.GGS(
+        torch.optim.Adam(model.parameters()), model, 0.01, dense_below=100 if part == "dense" else 0
+    )
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    (model[0].bias if part == "dense" else model[1].bias).grad.zero_()  # 0 / (0 + eps = 0)
+    with pytest.raises(ggs.errors.NonFiniteError, match=r"Adam's update of .* is nan"):
+        optimizer.step()
+
+
+def test_a_schedule_out_of_range_changes_nothing() -> None:
+    model = build("plain")
+    inner = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
+    optimizer = ggs.GGS(inner, model, lambda step: 0.5 - step)
+    backward(model, 0, 0)
+    optimizer.step()
+    before = copy.deepcopy((model.state_dict(), optimizer.residual))
+    backward(model, 1, 0)
+    with pytest.raises(ggs.errors.ConfigurationError):
+        optimizer.step()
+    assert torch.equal(before[1], optimizer.residual)
+    for name, value in model.state_dict().items():
+        assert torch.equal(before[0][name], value)

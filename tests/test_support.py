@@ -28,6 +28,12 @@ def _shares_memory() -> nn.Module:
     return model
 
 
+def _expanded() -> nn.Module:
+    model = nn.Linear(4, 3)
+    model.bias = nn.Parameter(torch.zeros(1).expand(3))
+    return model
+
+
 def _complex() -> nn.Module:
     model = nn.Linear(4, 3)
     model.phase = nn.Parameter(torch.zeros(3, dtype=torch.complex64))
@@ -52,6 +58,17 @@ def _meta() -> nn.Module:
             lambda: nn.Embedding(10, 3, sparse=True),
             torch.optim.SGD,
             r"the model has sparse gradients.*sparse=False",
+        ),
+        (
+            lambda: nn.Embedding(10, 3, max_norm=1.0),
+            torch.optim.SGD,
+            r"changes its weight in the forward pass.*max_norm=None",
+        ),
+        (_expanded, torch.optim.SGD, "bias is expanded"),
+        (
+            lambda: nn.Sequential(nn.Linear(4, 3), nn.LazyBatchNorm1d()),
+            lambda p: torch.optim.SGD(list(p)[:2]),
+            r"1\.(weight|running_mean) is not initialised",
         ),
         (lambda: nn.LazyLinear(3), torch.optim.SGD, "weight is not initialised.*forward pass"),
         (_shares_memory, torch.optim.SGD, r"0\.weight and 1\.weight share memory.*one Parameter"),
@@ -117,3 +134,25 @@ def test_wrappers_that_reduce_or_shard_are_refused(workers: WorkerPool) -> None:
         assert messages[1].startswith("module 0 is a DistributedDataParallel")
         assert messages[2].startswith("ZeroRedundancyOptimizer cannot be wrapped")
         assert "FSDPModule" in messages[3]
+
+
+def _not_a_member(rank: int, size: int) -> str:
+    group = dist.new_group([0])
+    model = _linear()
+    try:
+        ggs.GGS(torch.optim.SGD(model.parameters()), model, process_group=group)
+    except UnsupportedError as error:
+        return str(error)
+    return "member"
+
+
+def test_a_process_outside_the_group_is_told(workers: WorkerPool) -> None:
+    first, second = workers.run(2, _not_a_member)
+    assert first == "member"
+    assert second.startswith("this process is not in the process group")
+
+
+def test_a_group_without_torch_distributed_is_refused() -> None:
+    model = _linear()
+    with pytest.raises(UnsupportedError, match="not initialised"):
+        ggs.GGS(torch.optim.SGD(model.parameters()), model, process_group="x")  # type: ignore[arg-type]

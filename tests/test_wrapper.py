@@ -153,7 +153,7 @@ def _bytes(rank: int, size: int) -> tuple[int, int, int]:
 
 
 def test_bytes_are_those_of_the_ring(workers: WorkerPool) -> None:
-    flags = 5  # one for non-finite gradients, one for each of four parameters
+    flags = 13  # one for non-finite gradients, one for each of four parameters, eight of agreement
     for sparse, dense, claimed in workers.run(4, _bytes):
         assert claimed == 2 * 3 * 293 * 4 // 4
         assert dense == claimed + 2 * 3 * flags // 4
@@ -240,6 +240,12 @@ def test_hooks_and_repr_reach_the_inner_optimizer(method: str) -> None:
         ({"values": "fp8"}, "'fp8'"),
         ({"batchnorm": "sync"}, "batchnorm is 'sync'"),
         ({"max_consecutive_skips": 0}, "max_consecutive_skips is 0"),
+        ({"max_consecutive_skips": "a"}, "max_consecutive_skips is 'a'"),
+        ({"density": True}, "density is True"),
+        ({"dense_below": -1}, "dense_below is -1"),
+        ({"dense_below": 2.5}, "dense_below is 2.5"),
+        ({"workers_per_node": "2"}, "workers_per_node is '2'"),
+        ({"values": "fp64"}, "no parameter is float64"),
     ],
 )
 def test_settings_out_of_range_are_named(options: dict[str, Any], message: str) -> None:
@@ -314,3 +320,67 @@ def test_scaled_gradients_are_unscaled_exactly_once() -> None:
         scaler.update()
     for expected, found in zip(plain.parameters(), wrapped.parameters(), strict=True):
         assert torch.equal(expected, found)
+
+
+def test_freezing_after_wrapping_is_named() -> None:
+    model = build("plain")
+    optimizer = wrap("ggs", model)
+    model[1].weight.requires_grad_(False)
+    backward(model, 0, 0)
+    with pytest.raises(UnsupportedError, match=r"1\.weight was frozen after"):
+        optimizer.step()
+
+
+@METHODS
+def test_a_state_loaded_into_the_inner_optimizer_counts(method: str) -> None:
+    model = build("plain")
+    inner = torch.optim.Adam(model.parameters(), lr=0.5)
+    optimizer = ggs.GGS(inner, model) if method == "ggs" else ggs.Dense(inner, model)
+    state = copy.deepcopy(inner.state_dict())
+    state["param_groups"][0]["lr"] = 1e-4
+    inner.load_state_dict(state)
+    backward(model, 0, 0)
+    optimizer.step()
+    assert optimizer.param_groups[0]["lr"] == inner.param_groups[0]["lr"] == 1e-4
+    assert optimizer.state is inner.state
+
+
+def test_wrapping_twice_is_refused() -> None:
+    model = build("plain")
+    optimizer = wrap("ggs", model)
+    with pytest.raises(UnsupportedError, match="wrapped already"):
+        ggs.GGS(optimizer, model)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        [],
+        {},
+        {"step": "x"},
+        {"step": 1, "consecutive_skips": 0, "skipped_steps": 0, "residual": {}},
+    ],
+)
+def test_a_broken_state_is_named_and_changes_nothing(broken: Any) -> None:
+    model = build("plain")
+    optimizer = wrap("ggs", model)
+    backward(model, 0, 0)
+    optimizer.step()
+    residual = optimizer.residual.clone()
+    with pytest.raises(ggs.errors.CheckpointError):
+        optimizer.load_state_dict({**optimizer.inner.state_dict(), "ggs": broken})
+    assert torch.equal(residual, optimizer.residual)
+
+
+def test_an_error_in_a_scaled_step_leaves_no_scale_behind() -> None:
+    model = build("plain")
+    optimizer = ggs.GGS(torch.optim.SGD(model.parameters(), lr=0.1), model, lambda step: 0.5 - step)
+    scaler = ggs.GradScaler("cpu", init_scale=4.0)
+    images, classes = batch(0, 0)
+    scaler.scale(nn.functional.cross_entropy(model(images), classes)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    scaler.scale(nn.functional.cross_entropy(model(images), classes)).backward()
+    with pytest.raises(ConfigurationError):
+        scaler.step(optimizer)
+    assert not hasattr(optimizer, "grad_scale")

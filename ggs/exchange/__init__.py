@@ -25,6 +25,7 @@ from ggs.exchange.auto import Auto, prefers_hierarchical
 from ggs.exchange.base import Exchange, Task, Update
 from ggs.exchange.hierarchical import Hierarchical
 from ggs.exchange.split import Split
+from ggs.support import check_whole
 
 ExchangeName = Literal["auto", "allgather", "split", "hierarchical"]
 
@@ -37,8 +38,8 @@ def check(name: str, workers_per_node: int | None) -> None:
         raise ConfigurationError(
             f"exchange is {name!r}: choose one of {', '.join(get_args(ExchangeName))}"
         )
-    if workers_per_node is not None and workers_per_node < 1:
-        raise ConfigurationError(f"workers_per_node is {workers_per_node}: give at least 1")
+    if workers_per_node is not None:
+        check_whole("workers_per_node", workers_per_node, least=1)
 
 
 def create(
@@ -58,6 +59,8 @@ def create(
     Raises ConfigurationError for "hierarchical" where that number is unknown or does not divide that of
     the workers.
     """
+    if collectives.size == 1:
+        return AllGather(collectives, task)
     local = node_size(workers_per_node)
     if name == "hierarchical":
         if local is None:
@@ -70,7 +73,7 @@ def create(
                 f"{collectives.size} workers: start equally many on every node, or choose 'split'"
             )
         return _hierarchical(collectives, task, local)
-    if collectives.size == 1 or name == "allgather":
+    if name == "allgather":
         return AllGather(collectives, task)
     if name == "split":
         return Split(collectives, task)
