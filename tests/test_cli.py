@@ -37,9 +37,9 @@ def test_train_help_lists_the_settings(tmp_path: Path) -> None:
         ["train", "--model", "lenet6"],
     ],
 )
-def test_a_mistake_is_one_line_and_never_retried(tmp_path: Path, argv: list[str]) -> None:
+def test_a_mistake_is_one_line(tmp_path: Path, argv: list[str]) -> None:
     done = ggs(*argv, folder=tmp_path)
-    assert done.returncode == exit_codes.NEVER_RETRY
+    assert done.returncode == exit_codes.USAGE
     assert done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -67,5 +67,5 @@ def test_the_quickstart_keeps_its_promise(root: Path, tmp_path: Path) -> None:
     assert f"{summary['top1']:.2f} % of 1,000 test images" in done.stdout
     assert f"results   {folder}" in done.stdout
     again = ggs("train", "--config", example, "--run-dir", folder, folder=tmp_path)
-    assert again.returncode == exit_codes.NEVER_RETRY
+    assert again.returncode == exit_codes.USAGE
     assert "holds a finished run" in again.stderr

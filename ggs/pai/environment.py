@@ -26,6 +26,14 @@ _ROLE_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,254}")
 _RENDEZVOUS_LABEL = re.compile(r"sync|rendezvous|rdzv|master|dist", re.IGNORECASE)
 
 
+def is_on_openpai(variables: Mapping[str, str]) -> bool:
+    """Whether both variables are there that only OpenPAI sets.
+
+    Other platforms (PAI-DLC, Bitahub) use PAI_* names too.
+    """
+    return "PAI_CURRENT_TASK_ROLE_NAME" in variables and "PAI_TASK_ROLE_LIST" in variables
+
+
 @dataclass(frozen=True)
 class TaskRole:
     """One role of the job; the same on all of its tasks."""
@@ -72,15 +80,14 @@ class PAIEnvironment:
 
     @classmethod
     def from_mapping(cls, variables: Mapping[str, str]) -> "PAIEnvironment | None":
-        """Read an environment. None unless both variables are there that only OpenPAI sets.
+        """Read an environment. None outside OpenPAI.
 
-        Other platforms (PAI-DLC, Bitahub) use PAI_* names too. Raises EnvironmentVariableError, with
+        Raises EnvironmentVariableError, with
         the variable's name and value, for what is missing or impossible.
         """
-        current = variables.get("PAI_CURRENT_TASK_ROLE_NAME")
-        names = variables.get("PAI_TASK_ROLE_LIST")
-        if current is None or names is None:
+        if not is_on_openpai(variables):
             return None
+        current, names = variables["PAI_CURRENT_TASK_ROLE_NAME"], variables["PAI_TASK_ROLE_LIST"]
         roles = tuple(_role(variables, name) for name in _role_names(names))
         role = next((role for role in roles if role.name == current), None)
         if role is None:

@@ -8,7 +8,13 @@ OpenPAI retries a task's job up to ``jobRetryCount`` times for most codes, for e
   row that stand for nothing in OpenPAI, 132 is also what a real illegal instruction ends with, which
   happens (wheels built for a newer CPU); 136, a floating-point trap, Python does not die of;
 - a worker's death by a signal, and a worker's own 130, 131, 137 or 143, end with 1.
+
+Outside OpenPAI a shell reads them: there, what no retry cures ends with 2, as wrong use does everywhere,
+and a signal to the launcher with 128 plus its number.
 """
+
+import signal
+from collections.abc import Mapping
 
 from ggs.errors import (
     ConfigurationError,
@@ -17,10 +23,13 @@ from ggs.errors import (
     NonFiniteError,
     UnsupportedError,
 )
+from ggs.pai.environment import is_on_openpai
 
 SUCCESS = 0
 RETRY = 1
 NEVER_RETRY = 136
+USAGE = 2
+"""What NEVER_RETRY becomes outside OpenPAI."""
 
 _NEVER_RETRY_ERRORS = (
     ConfigurationError,
@@ -36,6 +45,16 @@ _ALWAYS_RETRIED = (130, 131, 137, 143)
 def of_error(error: BaseException) -> int:
     """The code for a process that ends with this exception."""
     return NEVER_RETRY if isinstance(error, _NEVER_RETRY_ERRORS) else RETRY
+
+
+def of_signal(number: int, variables: Mapping[str, str]) -> int:
+    """The code for a launcher that a signal stops, in the environment ``variables``."""
+    return RETRY if is_on_openpai(variables) else 128 + signal.Signals(number)
+
+
+def for_reader(code: int, variables: Mapping[str, str]) -> int:
+    """The launcher's ``code`` as the environment ``variables`` read it: OpenPAI, or a shell."""
+    return USAGE if code == NEVER_RETRY and not is_on_openpai(variables) else code
 
 
 def of_worker(code: int) -> int:

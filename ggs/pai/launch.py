@@ -49,6 +49,7 @@ MONITOR_SECONDS = 0.1
 def guard(run: Callable[[], int]) -> int:
     """Run a program's body. Returns its exit code: of errors and signals too, told in one line.
 
+    Outside OpenPAI the codes are a shell's: see :mod:`ggs.pai.exit_codes`.
     Whatever is neither a GGSError nor a signal is a bug and leaves its traceback.
     """
     with stop_on_signals():
@@ -56,10 +57,10 @@ def guard(run: Callable[[], int]) -> int:
             return run()
         except GGSError as error:
             _say(f"ggs: {' '.join(str(error).splitlines())}")
-            return exit_codes.of_error(error)
+            return exit_codes.for_reader(exit_codes.of_error(error), os.environ)
         except Stopped as stop:
             _say(f"ggs: stopped by {stop}")
-            return exit_codes.RETRY
+            return exit_codes.of_signal(stop.number, os.environ)
 
 
 def start(
@@ -114,7 +115,7 @@ def launch(
     if cause is None:
         return exit_codes.SUCCESS
     _say(str(cause))
-    return cause.exit_code
+    return exit_codes.for_reader(cause.exit_code, variables)
 
 
 def _run(placement: Placement, meeting: "Meeting", order: Order, folder: Path) -> Failure | None:
@@ -134,8 +135,8 @@ def _run(placement: Placement, meeting: "Meeting", order: Order, folder: Path) -
     except OtherNodeFailed:
         return meeting.settle(None)
     except Stopped as stop:
-        if not meeting.gathered:
-            raise
+        if not meeting.gathered or len(placement.tasks) == 1:
+            raise  # there is nobody to tell
         where = f"task {placement.task}"
         return meeting.settle(Failure(where, f"stopped by {stop}", exit_codes.RETRY, time.time()))
 

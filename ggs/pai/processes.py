@@ -28,6 +28,7 @@ class Stopped(BaseException):
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
+        self.number = number
 
 
 def die_with_parent(parent: int) -> None:

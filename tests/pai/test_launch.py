@@ -323,7 +323,11 @@ def raising(error: BaseException) -> int:
     raise error
 
 
-def test_guard_makes_one_line_and_a_code_of_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_guard_makes_one_line_and_a_code_of_an_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PAI_CURRENT_TASK_ROLE_NAME", "worker")
+    monkeypatch.setenv("PAI_TASK_ROLE_LIST", "worker")
     assert guard(lambda: raising(ConfigurationError("lr=-1\nis wrong"))) == exit_codes.NEVER_RETRY
     assert guard(lambda: raising(RendezvousError("nobody came"))) == exit_codes.RETRY
     assert guard(lambda: raising(Stopped(signal.SIGTERM))) == exit_codes.RETRY
@@ -334,6 +338,14 @@ def test_guard_makes_one_line_and_a_code_of_an_error(capsys: pytest.CaptureFixtu
     handler = signal.getsignal(signal.SIGTERM)
     assert guard(lambda: os.kill(os.getpid(), signal.SIGTERM) or 0) == exit_codes.RETRY
     assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def test_outside_openpai_the_codes_are_a_shells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PAI_TASK_ROLE_LIST", raising=False)
+    assert guard(lambda: raising(ConfigurationError("lr=-1 is wrong"))) == exit_codes.USAGE
+    assert guard(lambda: raising(RendezvousError("nobody came"))) == exit_codes.RETRY
+    assert guard(lambda: raising(Stopped(signal.SIGINT))) == 130
+    assert guard(lambda: raising(Stopped(signal.SIGTERM))) == 143
 
 
 ORPHAN = """
@@ -408,5 +420,5 @@ def test_waiting_can_be_interrupted() -> None:
     timer.start()
     start = time.monotonic()
     with closing(meet(placement)) as guest:
-        assert guard(guest.gather) == exit_codes.RETRY
+        assert guard(guest.gather) == 128 + signal.SIGTERM
     assert time.monotonic() - start < 10
