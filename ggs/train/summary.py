@@ -24,14 +24,14 @@ def summarise(
         checkpoint_seconds: time that training waited for checkpoints.
     """
     config, optimizer, state = trainer.config, trainer.optimizer, trainer.state
-    world_size = trainer.collectives.size
+    world_size = trainer.trained_by
     steps, sent, elements = (
         (state.settled_steps, state.settled_bytes, state.settled_elements)
         if state.settled_steps
         else (state.step, state.bytes_sent, state.elements)
     )
-    dense, total = optimizer.dense_bytes_per_step, state.bytes_sent
-    batch_size = config.batch_size * config.accumulate * world_size
+    dense, total = _dense_bytes(trainer), state.bytes_sent
+    global_batch_size = config.batch_size * config.accumulate * world_size
     return {
         "method": config.method,
         "model": config.model,
@@ -50,13 +50,14 @@ def summarise(
         "skipped_steps": optimizer.statistics.skipped_steps,
         "seconds": round(state.seconds, 3),
         "checkpoint_seconds": round(checkpoint_seconds, 3),
-        "samples_per_second": round(state.step * batch_size / state.training_seconds, 1),
+        "samples_per_second": round(state.step * global_batch_size / state.training_seconds, 1),
         "bytes_sent_per_step": round(sent / steps, 1),
         "dense_bytes_per_step": dense,
         "compression_ratio": dense * steps / sent if sent else None,
         "bytes_sent_total": total,
         "compression_ratio_total": dense * state.step / total if total else None,
-        "batch_size": batch_size,
+        "batch_size": config.batch_size,
+        "global_batch_size": global_batch_size,
         "seed": config.seed,
         "parameters": sum(p.numel() for p in trainer.model.parameters()),
         "device": device_name(trainer.device),
@@ -64,6 +65,15 @@ def summarise(
         "torch_version": torch.__version__,
         "python_version": platform.python_version(),
     }
+
+
+def _dense_bytes(trainer: Trainer) -> int:
+    """What dense training would have sent per worker and step; see ``dense_bytes_per_step``."""
+    workers = trainer.trained_by
+    if workers == trainer.collectives.size:
+        return trainer.optimizer.dense_bytes_per_step
+    trained = [p for p in trainer.model.parameters() if p.requires_grad]
+    return 2 * sum(p.numel() * p.element_size() for p in trained) * (workers - 1) // workers
 
 
 def device_name(device: torch.device) -> str:

@@ -4,7 +4,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -104,6 +104,8 @@ class Trainer:
         self.model, self.optimizer, self.device = model, optimizer, device
         self.train_images, self.test_images = images
         self.collectives = collectives
+        self.trained_by = collectives.size
+        """How many workers the counters are of."""
         self.folder: RunFolder | None = None
         """Where results go: rank 0's, the other workers have none."""
         self.reporter: Reporter | None = None
@@ -146,6 +148,11 @@ class Trainer:
                     self.checkpointer.after_step()
             self._end_epoch()
 
+    def has_ended(self, workers: int, density_warmup: int) -> None:
+        """Say that there is nothing to train: what is reported is a run that so many workers did."""
+        self.trained_by = workers
+        self.plan = replace(self.plan, steps=self.state.step, density_warmup=density_warmup)
+
     def _end_epoch(self) -> None:
         if self.state.epoch_step == self.plan.steps_per_epoch:
             self.state.epoch += 1
@@ -162,7 +169,7 @@ class Trainer:
         state.seconds += time.perf_counter() - started
         row = {
             "step": state.step,
-            "epoch": self._epochs(),
+            "epoch": self.epochs,
             "seconds": round(state.seconds, 3),
             "bytes_sent_total": state.bytes_sent,
             **result,
@@ -252,7 +259,9 @@ class Trainer:
             state.settled_bytes += done.bytes_sent
             state.settled_elements += done.selected
 
-    def _epochs(self) -> float:
+    @property
+    def epochs(self) -> float:
+        """Epochs done, with the part of the current one."""
         return round(self.state.epoch + self.state.epoch_step / self.plan.steps_per_epoch, 4)
 
     def _log(self) -> None:
@@ -268,7 +277,7 @@ class Trainer:
         if self.folder:
             row = {
                 "step": state.step,
-                "epoch": self._epochs(),
+                "epoch": self.epochs,
                 "seconds": round(state.seconds, 3),
                 "loss": float(loss),
                 "lr": self._lr,

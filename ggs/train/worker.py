@@ -1,6 +1,7 @@
 """One worker process: joins the process group, trains, writes the results, leaves."""
 
 import os
+import signal
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +25,7 @@ from ggs.train.progress import Reporter
 from ggs.train.runs import RunFolder
 from ggs.train.summary import summarise
 from ggs.train.trainer import Plan, Trainer
+from ggs.train.trial import try_out
 
 
 def main(config: TrainConfig) -> None:
@@ -32,6 +34,8 @@ def main(config: TrainConfig) -> None:
 
     Raises children of GGSError for what the user or the cluster did wrong.
     """
+    # Nothing is to be wound up, files are whole or not there, and an exchange would hold up an exception.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     local_rank, local_size = _number("LOCAL_RANK", 0), _number("LOCAL_WORLD_SIZE", 1)
     device = pick_device(config, local_rank)
     if config.threads or "OMP_NUM_THREADS" not in os.environ:  # the launcher sets it
@@ -88,15 +92,20 @@ def train(
     )
     trainer = Trainer(config, plan, model, optimizer, images, collectives, device)
     resumed = resume(trainer)
+    ended = resumed is not None and trainer.state.step >= trainer.plan.steps
+    if resumed is not None and ended:
+        trainer.has_ended(resumed.manifest.world_size, resumed.manifest.density_warmup)
     if collectives.rank == 0:
-        _open_results(trainer, resumed)
+        _open_results(trainer, resumed, ended)
     try:
         if config.checkpoint_dir is not None:
             trainer.checkpointer = Checkpointer(
                 config.checkpoint_dir, trainer, _background_group(config)
             )
         trainer.run()
-        if trainer.checkpointer:
+        if trainer.checkpointer and not (
+            ended and resumed and resumed.folder.parent == config.checkpoint_dir
+        ):
             trainer.checkpointer.finish()
         summary = _finish(trainer)
         if trainer.folder and trainer.reporter:
@@ -121,15 +130,23 @@ def load_images(config: TrainConfig, device: torch.device) -> tuple[data.ImageSe
     return data.load(config, spec, models.input_channels(config.model, spec.channels), device)
 
 
-def _open_results(trainer: Trainer, resumed: Loaded | None) -> None:
+def _open_results(trainer: Trainer, resumed: Loaded | None, ended: bool) -> None:
+    config = trainer.config
     if resumed is None:
-        trainer.folder = RunFolder(trainer.config)
+        trainer.folder = RunFolder(config)
     else:
-        trainer.folder = RunFolder(trainer.config, resumed.metrics, resumed.manifest.run_dir)
+        trainer.folder = RunFolder(config, resumed.metrics, resumed.manifest.run_dir)
     trainer.reporter = Reporter(trainer.plan.steps, trainer.plan.epochs)
     if trainer.folder.restarted:
         trainer.reporter.say(f"starting over the run in {trainer.folder.path}")
-    if trainer.config.tensorboard and tensorboard.is_installed():
+    if ended:
+        end = f"step {config.steps:,}" if config.steps else f"epoch {config.epochs}"
+        trainer.reporter.say(
+            f"nothing to train: the checkpoint is at step {trainer.state.step:,} (epoch {trainer.epochs:g}) "
+            f"and the run ends at {end}; evaluating what is there, the figures are those of its "
+            f"{trainer.trained_by} worker{'s' * (trainer.trained_by > 1)}"
+        )
+    if config.tensorboard and tensorboard.is_installed():
         trainer.events = tensorboard.Events(trainer.folder.path, trainer.state.step)
 
 
@@ -165,7 +182,11 @@ def build_model(
     model = models.build(
         config.model, spec.num_classes, channels, spec.image_size, config.model_options
     ).to(device)
-    return model.to(memory_format=torch.channels_last) if config.channels_last else model
+    if config.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    if models.needs_trial(config.model):
+        try_out(config, model, (channels, spec.image_size, spec.image_size), spec.num_classes)
+    return model
 
 
 def _finish(trainer: Trainer) -> dict[str, Any]:

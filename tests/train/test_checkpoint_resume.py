@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import torch
@@ -248,6 +249,26 @@ def test_a_finished_job_that_is_retried_gives_its_results_again(
     train(config, CPU, None)
     assert weights(folder) == weights(lenet)
     assert record(folder) == record(lenet)
+
+
+@pytest.mark.parametrize("steps", [6, 4])
+def test_where_nothing_is_left_to_train_the_figures_are_those_of_who_trained(
+    workers: WorkerPool, tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: int
+) -> None:
+    pair = config_for(tmp_path / "pair", steps=6, density=0.01, density_warmup="2 steps")
+    before = workers.run(2, run, pair)[0]
+    later = {"steps": steps, "density": 0.01, "density_warmup": "2 steps", "workers": 1}
+    config = config_for(tmp_path / "pair", **later, run_dir=tmp_path / "elsewhere" / "run")
+    capsys.readouterr()
+    figures = before | {"seconds": ANY, "checkpoint_seconds": ANY}
+    assert train(config, CPU, None) == figures | {"loss": pytest.approx(before["loss"])}
+    said = capsys.readouterr().out
+    assert f"the checkpoint is at step 6 (epoch 0.024) and the run ends at step {steps};" in said
+    assert "the figures are those of its 2 workers" in said
+    assert "step 6/6  test top-1" in said
+    assert weights(tmp_path / "elsewhere") == weights(tmp_path / "pair")
+    newest = files.checkpoints(tmp_path / "pair" / "checkpoints")[0]
+    assert files.read_manifest(newest).world_size == 2
 
 
 def test_overwrite_starts_over_only_when_the_run_is_done(lenet: Path, tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def test_two_workers_count_every_byte_and_element(tmp_path: Path, workers: Worke
     config = config_for(tmp_path, steps=12, density_warmup="4 steps", density=0.01)
     summary, other = workers.run(2, run, config)
     assert summary["world_size"] == 2
+    assert summary["global_batch_size"] == 2 * summary["batch_size"]
     assert summary["top1"] == other["top1"]
     assert summary["density"] == 617 / 61_706
     assert summary["dense_bytes_per_step"] == 61_706 * 4
