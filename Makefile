@@ -16,7 +16,8 @@ $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("GGS needs Python 3.10 or newer")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	# compat: a plain path; the default finder loses to a folder named like the package beside a script
+	$(BIN)/python -m pip install --quiet --editable '.[dev]' --config-settings editable_mode=compat
 	touch $@
 
 run: setup

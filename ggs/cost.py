@@ -1,7 +1,7 @@
 """What an exchange costs: seconds from bytes, messages and elements. Imports nothing of torch.
 
-The constants are measured on ordinary CPUs and rounded; ``ggs plan`` calibrates the larger ones anew
-from the recorded table. They matter where two exchanges are compared, not as predictions of their own.
+The constants are rough orders of magnitude, not fitted to a recorded table yet. They matter where two
+exchanges are compared, not as predictions of their own.
 """
 
 from dataclasses import dataclass
