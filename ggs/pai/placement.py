@@ -41,6 +41,8 @@ class LaunchOptions:
     """Every task trains alone, and none waits for another: an array job."""
     cpu: bool = False
     """Do not use GPUs, even where the task has some."""
+    threads: int = 0
+    """CPU threads per worker; 0: the task's CPUs, shared between its workers."""
 
     def __post_init__(self) -> None:
         if self.workers is not None and not 1 <= self.workers <= MAX_WORKERS:
@@ -164,7 +166,7 @@ def place(variables: Mapping[str, str], options: LaunchOptions, devices: Devices
         backend=_backend(roles, workers, options, devices),
         run_id=_run_id(environment, master, ports),
         rendezvous_timeout=options.rendezvous_timeout,
-        threads=max(1, min(cpus, own.cpus or cpus) // workers[node]),
+        threads=options.threads or max(1, min(cpus, own.cpus or cpus) // workers[node]),
         hide_gpus=options.cpu or own.gpus == 0,
     )
 

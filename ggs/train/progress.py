@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 LINE_EVERY = 15.0
 """Seconds between two lines where the output is no terminal."""
+SETTLING = 5.0
+"""Seconds of a run that say nothing about its speed: the first steps compile and warm up."""
 
 
 class Reporter:
@@ -19,14 +21,14 @@ class Reporter:
         self._total, self._epochs = total_steps, epochs
         self._top1 = "  –  "
         self._started = time.monotonic()
+        self._settled: tuple[int, float] | None = None
+        """Step and time from which on speed is measured."""
         self._next_line = self._started + LINE_EVERY
         self._bar: Progress | None = None
         if self._console.is_terminal and not quiet:
             self._bar = Progress(
                 BarColumn(bar_width=20),
                 TextColumn("{task.description}"),
-                TextColumn("left"),
-                TimeRemainingColumn(),
                 console=self._console,
             )
             self._task = self._bar.add_task("", total=total_steps)
@@ -41,13 +43,23 @@ class Reporter:
         text = (
             f"step {step:,}/{self._total:,}  epoch {min(epoch + 1, self._epochs)}/{self._epochs}  "
             f"loss {loss:.4f}  top-1 {self._top1} %  {rate:,.0f} images/s  {size(bytes_sent)}/step"
+            f"{self._left(step)}"
         )
         if self._bar is not None:
             self._bar.update(self._task, completed=step, description=text)
         elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + LINE_EVERY
-            left = (self._total - step) / step * (time.monotonic() - self._started)
-            self.say(f"{text}  {duration(left)} left")
+            self.say(text)
+
+    def _left(self, step: int) -> str:
+        """How long the run still takes, in words; nothing while that cannot be told."""
+        now = time.monotonic()
+        if self._settled is None:
+            if now >= self._started + SETTLING:
+                self._settled = step, now
+            return ""
+        first, then = self._settled
+        return f"  {duration((self._total - step) * (now - then) / (step - first))} left"
 
     def evaluation(self, step: int, top1: float, loss: float) -> None:
         """Print the result on the test images."""

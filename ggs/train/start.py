@@ -32,4 +32,5 @@ def launch_options(config: TrainConfig) -> LaunchOptions:
         roles=tuple(filter(None, config.roles.split(","))),
         independent=config.independent,
         cpu=config.device == "cpu",
+        threads=config.threads,
     )

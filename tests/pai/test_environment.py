@@ -412,6 +412,9 @@ def test_ltp_is_read_like_openpai() -> None:
 def test_cores_are_shared_between_workers() -> None:
     variables = pai_variables({"worker": 1}, "worker", 0, resources={"worker": "0,1,8192,0"})
     assert place(variables, LaunchOptions(), CPU_ONLY).threads == 1
+    chosen = place(variables, LaunchOptions(threads=7), CPU_ONLY)
+    assert "threads=7" in str(chosen)
+    assert worker_variables(chosen, {})["OMP_NUM_THREADS"] == "7"
     assert (
         worker_variables(place({}, LaunchOptions(workers=64), CPU_ONLY), {})["OMP_NUM_THREADS"]
         == "1"

@@ -72,6 +72,25 @@ def test_other_summaries_say_what_is_different(capsys: pytest.CaptureFixture[str
     assert "3 steps with NaN" in page
 
 
+def test_no_forecast_is_made_from_the_first_slow_steps(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    reporter = Reporter(1000, 10)
+    for step, seconds in (
+        (10, 140.0),
+        (110, 160.0),
+        (510, 240.0),
+    ):  # compiled for 40 s, then 5 steps/s
+        now[0] = seconds
+        reporter.step(step, 0, 0.5, 1000.0, 379)
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first.endswith("379 B/step")
+    assert second.endswith("  2:58 left")
+    assert third.endswith("  1:38 left")
+
+
 def test_plain_output_is_quiet_between_evaluations(capsys: pytest.CaptureFixture[str]) -> None:
     reporter = Reporter(1000, 10)
     for step in range(1, 200):
