@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from ggs.errors import ConfigurationError
-from ggs.train import data, models, runs
+from ggs.train import data, models, own, runs
 from ggs.train.checkpoint import find
 from ggs.train.config import TrainConfig
 from ggs.train.data import DataSpec
@@ -76,7 +76,7 @@ def _parameters_without_storage(config: TrainConfig, spec: DataSpec) -> list[tor
     channels = models.input_channels(config.model, spec.channels)
     stand_in = [torch.nn.Parameter(torch.empty(2, 2))]
     if ":" in config.model:
-        models.own_builder(config.model)
+        own.builder(config.model)
         return stand_in
     try:
         with torch.device("meta"):
@@ -85,5 +85,6 @@ def _parameters_without_storage(config: TrainConfig, spec: DataSpec) -> list[tor
             )
     except NotImplementedError:  # the RegNets compute with tensors while they are built
         return stand_in
-    models.check_images(config.model, model, channels, spec.image_size, spec.num_classes)
+    batch = min(2, config.batch_size)
+    models.check_images(config.model, model, channels, spec.image_size, spec.num_classes, batch)
     return list(model.parameters())

@@ -1,9 +1,5 @@
 """Models by name: the four of the GGS paper, every torchvision classifier, and a person's own."""
 
-import importlib
-import inspect
-import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +10,9 @@ from torch.nn import functional as F
 from torchvision.models.densenet import DenseNet
 
 from ggs.errors import ConfigurationError
+from ggs.train import own
 from ggs.train.arguments import suggestion
+from ggs.train.mishaps import is_out_of_memory
 
 SMALL_IMAGE = 64
 """Pixels. Up to this side alexnet and densenet121 are the variants made for CIFAR."""
@@ -146,15 +144,13 @@ def build(
     """The model, freshly initialised from torch's global generator.
 
     A person's own ``package.module:function`` gets those of ``num_classes``, ``in_channels`` and
-    ``image_size`` that its signature names. Raises ConfigurationError for an unknown name and for
-    options that the model does not take.
+    ``image_size`` that its signature names, see ``ggs.train.own``. Raises ConfigurationError for an
+    unknown name and for options that the model does not take.
     """
     found = {"num_classes": num_classes, "in_channels": in_channels, "image_size": image_size}
     if ":" in name:
-        builder = own_builder(name)
-        accepted = inspect.signature(builder).parameters
-        arguments = {key: value for key, value in found.items() if key in accepted}
-    elif name in _OWN:
+        return own.build(name, found, options)
+    if name in _OWN:
         builder, arguments = _OWN[name], found
     elif name in _SMALL and image_size <= SMALL_IMAGE:
         builder, arguments = _SMALL[name], {"num_classes": num_classes}
@@ -168,52 +164,56 @@ def build(
         builder = torchvision.models.get_model_builder(name)
         arguments = {"num_classes": num_classes, **_torchvision_arguments(name, image_size)}
     try:
-        model = builder(**{**arguments, **options})
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"model_options: {name} refuses {options}: {error}") from None
-    if not isinstance(model, nn.Module):
+        return builder(**{**arguments, **options})
+    except NotImplementedError:  # of the meta device, see ggs.train.check
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
         raise ConfigurationError(
-            f"model: {name} returned a {type(model).__name__}, not a torch.nn.Module"
-        )
-    return model
-
-
-def own_builder(name: str) -> Callable[..., Any]:
-    """Import ``package.module:function``, also from the working directory, as ``python -m`` would."""
-    module_name, _, attribute = name.partition(":")
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except (ImportError, ValueError) as error:
-        # Quoted as a value: OpenPAI reads "ImportError:" in a log as a reason of its own.
-        raise ConfigurationError(
-            f"model: cannot import {module_name!r} of {name!r} ({error}); give package.module:function, "
-            f"importable from {os.getcwd()}"
+            f"model_options: {name} refuses {options}: {_first_line(error)}"
         ) from None
-    builder = getattr(module, attribute, None)
-    if not callable(builder):
-        near = suggestion(attribute, vars(module))
-        raise ConfigurationError(f"model: {module_name} has no function {attribute!r}{near}")
-    return builder  # type: ignore[no-any-return]
 
 
-def check_images(name: str, model: nn.Module, channels: int, size: int, num_classes: int) -> None:
+def needs_trial(name: str) -> bool:
+    """Whether ``check_images`` cannot tell: of one's own models, and of RegNets, which compute with
+    tensors while they are built."""
+    return ":" in name or name.startswith("regnet_")
+
+
+def check_images(
+    name: str, model: nn.Module, channels: int, size: int, num_classes: int, batch_size: int = 2
+) -> None:
     """Run a batch without storage (``meta`` device) through ``model``, which lives there too.
 
-    Raises ConfigurationError where the model cannot take images of this size.
+    Raises ConfigurationError where the model cannot take images of this size, or its batch-norm layers
+    cannot take so few of them.
     """
+    images = torch.empty(batch_size, channels, size, size, device="meta")
     try:
         with torch.no_grad():
-            output = logits(model.eval()(torch.empty(2, channels, size, size, device="meta")))
-        if output.shape != (2, num_classes):
+            output = logits(model.eval()(images))
+        if output.shape != (batch_size, num_classes):
             raise ValueError(f"it returns {tuple(output.shape)}, not (batch, {num_classes})")
-    except (RuntimeError, ValueError, AssertionError, ZeroDivisionError) as error:
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    except Exception as error:
         raise ConfigurationError(
-            f"model: {name} cannot take images of {channels}x{size}x{size} ({reason}); "
+            f"model: {name} cannot take images of {channels}x{size}x{size} ({_first_line(error)}); "
             "try image_size 224 or another model"
         ) from None
+    if batch_size > 1:
+        return
+    try:
+        with torch.no_grad():
+            model.train()(images)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"batch_size: 1 is too little for {name} with images of {size}x{size} "
+            f"({_first_line(error)}); give at least 2, or a larger image_size"
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
 
 
 def logits(output: Any) -> Tensor:
