@@ -1,6 +1,7 @@
 """``ggs train --dry-run``: everything checked, one step tried on a model that is thrown away.
 
-What a step sends is exact: it follows from the numbers of elements and workers alone.
+What a step sends is exact, or within a few percent where it goes by index range: it follows from the
+numbers of elements and workers alone.
 """
 
 import os
@@ -13,10 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from ggs.collectives import Collectives
-from ggs.cost import ASSUMED_CPU, ASSUMED_GPU, ring_bytes
-from ggs.exchange import allgather, split
-from ggs.exchange.auto import cheapest_flat, prefers_hierarchical
-from ggs.flat import FlatParameters
 from ggs.pai.launch import visible_devices
 from ggs.pai.placement import is_worker, place
 from ggs.schedule import selected_count
@@ -27,6 +24,7 @@ from ggs.train.optimizers import build_optimizer, distribute
 from ggs.train.progress import duration, size
 from ggs.train.start import launch_options
 from ggs.train.summary import device_name
+from ggs.train.traffic import Traffic, foretell
 from ggs.train.trainer import Plan, Trainer
 from ggs.train.worker import build_model, load_images, pick_device
 from ggs.wrapper import DistributedOptimizer
@@ -48,19 +46,6 @@ class Parameter:
     def numel(self) -> int:
         """Elements."""
         return torch.Size(self.shape).numel()
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """What one worker sends in a step after the density warm-up."""
-
-    exchange: str
-    elements: int
-    """Sparse elements that are selected."""
-    bytes_sent: int
-    """Headers and the workers' agreement counted; of split exchanges, the most that a worker sends."""
-    dense_bytes: int
-    """What a dense ring all-reduce sends."""
 
 
 @dataclass(frozen=True)
@@ -93,12 +78,12 @@ def dry_run(config: TrainConfig) -> DryRun:
     model = build_model(config, spec, channels, device)
     inner = build_optimizer(config, model.parameters())
     optimizer = distribute(config, inner, model, plan.density_warmup, None)
+    optimizer.collectives = counted = _CountedAgreement()
     one_step = Plan(1, plan.steps_per_epoch, plan.density_warmup, 0, 0)
     trainer = Trainer(config, one_step, model, optimizer, images, Collectives(), device)
     with _activations(model) as activations:
         trainer.run()
     memory = _memory(model, optimizer, activations[0], device)
-    flat = FlatParameters(optimizer.shared, optimizer.strides, _dense_below(config))
     return DryRun(
         config=config,
         plan=plan,
@@ -108,10 +93,21 @@ def dry_run(config: TrainConfig) -> DryRun:
         backend=backend,
         images=(len(images[0]), len(images[1])),
         parameters=tuple(_parameters(config, model, optimizer)),
-        traffic=_traffic(config, flat, optimizer, workers, local, device),
+        traffic=foretell(config, optimizer, counted.nbytes, workers, local),
         memory=memory,
         seconds=trainer.state.training_seconds,
     )
+
+
+class _CountedAgreement(Collectives):
+    """A single worker's collectives, which remember how long the step's agreement is."""
+
+    nbytes = 0
+
+    def all_reduce_max_(self, values: Tensor) -> Tensor:
+        """See ``Collectives``."""
+        self.nbytes = values.nbytes
+        return super().all_reduce_max_(values)
 
 
 def _world(config: TrainConfig) -> tuple[int, int, str]:
@@ -121,10 +117,6 @@ def _world(config: TrainConfig) -> tuple[int, int, str]:
         return size, int(os.environ.get("LOCAL_WORLD_SIZE", size)), config.backend
     placement = place(os.environ, launch_options(config), visible_devices())
     return placement.world_size, placement.local_world_size, placement.backend
-
-
-def _dense_below(config: TrainConfig) -> int:
-    return 0 if config.method == "dense" else config.dense_below
 
 
 def _parameters(
@@ -142,57 +134,6 @@ def _parameters(
         else:
             own = selected_count(numel, config.density) if config.scope == "tensor" else None
             yield Parameter(name, shape, "sparse", own)
-
-
-def _traffic(
-    config: TrainConfig,
-    flat: FlatParameters,
-    optimizer: DistributedOptimizer,
-    workers: int,
-    local: int,
-    device: torch.device,
-) -> Traffic:
-    shared = sum(p.numel() * p.element_size() for _, p in optimizer.shared)
-    own = sum(p.numel() * p.element_size() for p in optimizer.model.parameters() if p.requires_grad)
-    dense = int(ring_bytes(own, workers))
-    agreement = int(ring_bytes(1 + len(optimizer.shared), workers))
-    if config.method == "dense":
-        return Traffic("all-reduce", 0, agreement + int(ring_bytes(shared, workers)), dense)
-    segments = flat.segments(per_tensor=config.scope == "tensor")
-    numel = flat.numel - flat.dense_numel
-    counts = [selected_count(part, config.density) for _, part in segments]
-    whole = int(ring_bytes(flat.dense_numel * flat.dtype.itemsize, workers))
-    offsets = (*(start for start, _ in segments), numel)
-    name, sent = _exchange(config, offsets, counts, workers, local, device)
-    return Traffic(name, sum(counts), agreement + whole + sent, dense)
-
-
-def _exchange(
-    config: TrainConfig,
-    offsets: tuple[int, ...],
-    counts: list[int],
-    workers: int,
-    local: int,
-    device: torch.device,
-) -> tuple[str, int]:
-    """The exchange that ``config`` leads to, and the bytes that it sends."""
-    numel, count, values = offsets[-1], sum(counts), config.values
-    if config.method != "ggs" or workers == 1:
-        return "allgather", allgather.bytes_sent(numel, count, workers, values)
-    network = ASSUMED_CPU if device.type == "cpu" else ASSUMED_GPU
-    if (
-        1 < local < workers
-        and device.type == "cuda"
-        and prefers_hierarchical(numel, count, workers, local, values)
-    ):
-        nodes, share, part = workers // local, -(-numel // local), -(-count // local)
-        name, cost = cheapest_flat(share, part, nodes, values, network, local)
-        return f"hierarchical, {name} between the nodes", int(cost.bytes_sent)
-    name, _ = cheapest_flat(numel, count, workers, values, network, local)
-    if name == "split":
-        found = split.ranges(offsets, tuple(counts), workers, values, None)
-        return name, split.bytes_sent(found, values)
-    return name, allgather.bytes_sent(numel, count, workers, values)
 
 
 @contextmanager
@@ -291,8 +232,8 @@ def _exchange_text(found: DryRun) -> dict[str, str]:
     if found.workers > 1:
         ratio = traffic.dense_bytes / traffic.bytes_sent
         parts["sends"] = (
-            f"{traffic.bytes_sent:,} B per worker and step after the warm-up; dense training "
-            f"{size(traffic.dense_bytes)}, {ratio:,.1f} times as much"
+            f"{'' if traffic.exact else 'about '}{traffic.bytes_sent:,} B per worker and step after "
+            f"the warm-up; dense training {size(traffic.dense_bytes)}, {ratio:,.1f} times as much"
         )
     return parts
 

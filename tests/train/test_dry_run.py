@@ -41,6 +41,7 @@ def run(rank: int, size: int, config: TrainConfig) -> list[int]:
         (4, {"density": 1.0}),
         (3, {"method": "dense"}),
         (2, {"method": "gs"}),
+        (4, {"exchange": "hierarchical", "workers_per_node": 2, "density": 0.01}),
         (2, {"model": BN_MODEL, "density": 0.01}),
         (2, {"model": BN_MODEL, "density": 0.01, "batchnorm": "dense"}),
     ],
@@ -58,6 +59,17 @@ def test_every_byte_is_foretold(
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert found.traffic.dense_bytes == summary["dense_bytes_per_step"]
     assert f"{sent[0]:,} B per worker and step" in describe(found)
+
+
+def test_bytes_by_index_range_are_foretold_closely(tmp_path: Path, workers: WorkerPool) -> None:
+    settings = {"exchange": "split", "density": 0.01}
+    found = dry_run(config_for(workers=4, **settings))
+    config = config_for(
+        run_dir=tmp_path, log_every=1, evaluate_every=0, tensorboard=False, **settings
+    )
+    sent = workers.run(4, run, config)[0]
+    assert sent == pytest.approx([found.traffic.bytes_sent] * 3, rel=0.03)
+    assert f"about {found.traffic.bytes_sent:,} B per worker" in describe(found)
 
 
 def test_many_workers_send_no_more_than_a_few() -> None:
@@ -99,6 +111,8 @@ def test_the_memory_is_that_of_what_is_kept() -> None:
 
 
 def test_what_would_fail_later_fails_now() -> None:
+    with pytest.raises(ConfigurationError, match="2 do not divide 3"):
+        dry_run(config_for(workers=3, exchange="hierarchical", workers_per_node=2))
     with pytest.raises(ConfigurationError, match=r"images per step, but mnist5k has 4,000"):
         dry_run(config_for(workers=8, batch_size=1000))
     with pytest.raises(UnsupportedError, match="LBFGS"):
