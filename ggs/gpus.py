@@ -163,7 +163,7 @@ def _unseen(found: GPUs, variables: Mapping[str, str]) -> Problem:
     if found.amd and not found.nvidia_devices and not found.build_hip:
         return Problem(
             "there are AMD GPUs, but this PyTorch is not built for ROCm",
-            "build the image with BASE=rocm (docs/image.md), or install PyTorch's ROCm build",
+            "build the image for ROCm (docs/image.md), or install PyTorch's ROCm build",
         )
     if found.nvidia_devices and not found.build_cuda:
         return Problem(
