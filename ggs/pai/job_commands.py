@@ -290,10 +290,12 @@ def run_local(
 ) -> None:
     """Run a job on this machine as a cluster would.
 
-    Exit code: 0 OpenPAI would call it SUCCEEDED, 1 FAILED, 2 the file or an option is wrong.
+    Exit code: 0 OpenPAI would call it SUCCEEDED, 1 FAILED or the file has errors that leave nothing
+    to run, 2 an option is wrong or the file cannot be read.
     """
     from ggs.pai.local import LocalOptions, run
 
+    _stop_at_errors(file, settings or [])
     options = LocalOptions(
         engine=engine,
         settings=settings or [],
@@ -304,6 +306,24 @@ def run_local(
         folder=folder,
     )
     raise typer.Exit(run(file, options))
+
+
+def _stop_at_errors(file: Path, settings: list[str]) -> None:
+    """Report and exit as ``pai job validate`` does where the file is not a job.
+
+    A job that only this machine can run is not stopped: what OpenPAI would refuse is noted as it starts.
+    """
+    from rich.console import Console
+
+    from ggs.pai import validate as validation
+    from ggs.pai.job import Job
+
+    try:
+        Job.load(file, _parse_settings(settings))
+    except (ConfigurationError, OSError):
+        # without an error in the file it is a matter of the settings: told by who starts the job
+        if validation.report([file], target="openpai", console=Console(quiet=True)):
+            raise typer.Exit(validation.report([file], target="openpai")) from None
 
 
 def _parse_settings(settings: list[str]) -> dict[str, str]:

@@ -105,6 +105,7 @@ def _run(plan: Plan, engine: Engine, events: Events) -> int:
     display.summary(
         f"job {'SUCCEEDED' if result.succeeded else 'FAILED'} after {number + 1} "
         f"attempt{'s' * (number > 0)} ({result.explanation}); logs in {plan.folder}"
+        + (f", what the tasks wrote in {Path.cwd()}" if plan.options.engine == "process" else "")
     )
     return SUCCEEDED if result.succeeded else FAILED
 
