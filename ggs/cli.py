@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ggs import __version__
+
 app = typer.Typer(
     name="ggs",
     help=__doc__,
@@ -18,9 +20,20 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ggs {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _commands() -> None:
-    """Make ``train`` a command by name even while it is the only one."""
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ggs import __version__
 from ggs.pai import exit_codes
 
 
@@ -21,6 +22,10 @@ def test_help_lists_the_commands(tmp_path: Path) -> None:
     done = ggs("--help", folder=tmp_path)
     assert done.returncode == 0
     assert "train" in done.stdout
+
+
+def test_the_version(tmp_path: Path) -> None:
+    assert ggs("--version", folder=tmp_path).stdout == f"ggs {__version__}\n"
 
 
 def test_train_help_lists_the_settings(tmp_path: Path) -> None:

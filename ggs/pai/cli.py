@@ -6,9 +6,11 @@ For "pai job wait" also: 5 the job was stopped, 6 it is stuck in WAITING, 124 th
 """
 
 import sys
+from typing import Annotated
 
 import typer
 
+from ggs import __version__
 from ggs.errors import GGSError, ServerRefusedError, UnreachableError
 from ggs.pai import cluster_commands, console, job_commands
 
@@ -24,6 +26,22 @@ app = typer.Typer(
 )
 app.add_typer(job_commands.app, name="job")
 app.add_typer(cluster_commands.app, name="cluster")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"pai of ggs {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    pass
 
 
 def exit_code(error: GGSError) -> int:

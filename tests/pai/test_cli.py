@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ggs import __version__
 from ggs.pai import cli
 from tests.pai import fake_server as fake
 from tests.pai.conftest import JOB
@@ -316,6 +317,23 @@ def test_running_here(pai: Pai, file: str, tmp_path: Path) -> None:
     Path(file).write_text(text.replace("echo <% $parameters.epochs %>", "exit 132"))
     assert pai(*local)[0] == 1
     assert pai(*local, "--kill", "nonsense")[0] == 2
+    assert pai(*local, "--set", "nonsense")[0] == 2
+
+
+def test_running_a_file_with_errors_reports_them_as_validating_does(pai: Pai, file: str) -> None:
+    Path(file).write_text(Path(file).read_text().replace("cpu: 2", "cpu: lots"))
+    code, out, _ = pai("job", "run-local", file, "--engine", "process")
+    assert code == 1
+    assert "resourcePerInstance.cpu: the text 'lots' has the wrong type" in out
+    assert "1 error" in out
+    Path(file).write_text("name: {")
+    assert pai("job", "run-local", file)[0] == 1
+    code, out, _ = pai("job", "run-local", file + ".gone")
+    assert (code, "cannot be read: No such file" in out) == (2, True)
+
+
+def test_the_version(pai: Pai) -> None:
+    assert pai("--version") == (0, f"pai of ggs {__version__}\n", "")
 
 
 @pytest.mark.parametrize(
