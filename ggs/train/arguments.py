@@ -59,8 +59,11 @@ def build(model: type[Model], values: Mapping[str, Any]) -> Model:
             raise ConfigurationError(f"{name!r} is no setting{near}; {_HELP}")
         kind, _ = _plain_type(model.model_fields[name])
         if isinstance(values[name], bool) and kind in (int, float):  # pydantic takes true for 1
-            shown = f"{name}: {values[name]}"
-            raise ConfigurationError(f"{shown} is not allowed; give {allowed(model, name)}")
+            shown = f"{name}: {str(values[name]).lower()}"
+            raise ConfigurationError(
+                f"{shown} (in YAML also {'yes and on' if values[name] else 'no and off'}) is not allowed; "
+                f"give {allowed(model, name)}"
+            )
     try:
         return model.model_validate(dict(values))
     except ValidationError as error:
@@ -87,6 +90,9 @@ def load_yaml(path: Path) -> dict[str, Any]:
         values = yaml.load(text, _Loader)
     except Exception as error:  # its tags (!!int, !!timestamp, ...) fail in ways of their own
         reason = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+            mark = error.problem_mark
+            reason = f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
         raise ConfigurationError(f"config: {path} is not readable as YAML: {reason}") from None
     if values is None:
         return {}
