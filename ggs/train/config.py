@@ -13,6 +13,7 @@ from pydantic.config import JsonDict
 
 from ggs.train import arguments, values
 from ggs.train.duration import Duration, DurationField, IntervalField
+from ggs.train.names import check_names
 
 _MODEL: JsonDict = {"group": "model and data"}
 _TRAINING: JsonDict = {"group": "training"}
@@ -134,11 +135,16 @@ class TrainConfig(BaseModel):
         json_schema_extra=_TRAINING,
     )
     epochs: int = Field(
-        12, ge=1, description="passes over the training images", json_schema_extra=_TRAINING
+        12,
+        ge=1,
+        le=10**9,
+        description="passes over the training images",
+        json_schema_extra=_TRAINING,
     )
     steps: int | None = Field(
         None,
         ge=1,
+        le=10**12,
         description="optimizer steps; where set, it replaces epochs",
         json_schema_extra=_TRAINING,
     )
@@ -291,6 +297,7 @@ class TrainConfig(BaseModel):
     checkpoint_timeout: float = Field(
         600,
         gt=0,
+        le=604800,
         description="seconds after which a checkpoint that is still being written has failed",
         json_schema_extra=_extra(_CHECKPOINTS, "SECONDS"),
     )
@@ -350,6 +357,7 @@ class TrainConfig(BaseModel):
     collective_timeout: float = Field(
         300,
         gt=0,
+        le=604800,
         description="seconds that a worker waits for the others in a step before it gives up",
         json_schema_extra=_extra(_LAUNCH, "SECONDS"),
     )
@@ -384,6 +392,7 @@ def parse(argv: Sequence[str], prog: str = "ggs train") -> TrainConfig:
         prog,
         "Train an image classifier with sparsified exchange between workers.",
     )
+    check_names(config.optimizer, config.model)
     from ggs.train.check import check  # imports torch, which a help page can do without
 
     check(config)

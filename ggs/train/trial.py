@@ -39,6 +39,7 @@ def try_out(
         raise ConfigurationError(
             f"model: {config.model} has no weight to train: all are frozen, or there is none"
         )
+    _check_state(config.model, model)
     numbers = generator(config.seed, MODEL)
     batch = torch.randn(config.batch_size, *images, generator=numbers).to(device)
     if config.channels_last:
@@ -72,6 +73,18 @@ def _try(
                     "look for detach(), no_grad() or argmax()"
                 )
             torch.autograd.backward(loss)
+
+
+def _check_state(name: str, model: nn.Module) -> None:
+    """Raise ConfigurationError for a model that could not be written at the end of its run."""
+    with told(f"model: {name} fails in state_dict()"):
+        state = model.state_dict()
+    for key, value in state.items():
+        if not isinstance(value, Tensor):
+            raise ConfigurationError(
+                f"model: {key} in the state_dict() of {name} is a {type(value).__name__}; only tensors can "
+                "be saved: register a buffer instead of get_extra_state()"
+            )
 
 
 def _check_scores(name: str, output: Any, batch: int, num_classes: int) -> None:

@@ -80,6 +80,13 @@ def looks_up(**options):
 def fails():
     raise RuntimeError("no\\nluck")
 
+class Extra(Flat):
+    def get_extra_state(self):
+        return 3
+
+def extra():
+    return Extra(lambda scores: scores)
+
 def norm():
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 10), nn.BatchNorm1d(10))
 """
@@ -153,6 +160,7 @@ def test_what_is_no_function_is_told_before_workers_start(model: str, words: lis
         ({"model": "odd:fails"}, ["RuntimeError no luck", "odd.py, line"]),
         ({"model": "odd:trains_only"}, ["returned a dict"]),
         ({"model": "odd:norm", "batch_size": 1}, ["1x1x28x28", "more than 1 value per channel"]),
+        ({"model": "odd:extra"}, ["_extra_state", "is a int", "only tensors"]),
         ({"model": "builtins:dict"}, ["returned a dict, not a torch.nn.Module"]),
         ({"model": "regnet_y_400mf", "model_options": {"num_classes": 3}}, ["returned (16, 3)"]),
         ({"model": "regnet_y_400mf", "batch_size": 1}, ["more than 1 value per channel"]),
@@ -166,7 +174,7 @@ def test_a_mistake_in_a_model_is_one_line(
     config = build(TrainConfig, {**given, **settings})
     with pytest.raises(ConfigurationError) as caught:
         train(config, CPU, None)
-    one_line(caught, ["model: " + config.model, *words])
+    one_line(caught, ["model: ", config.model, *words])
     assert not (tmp_path / "run").exists()
 
 
