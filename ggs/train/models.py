@@ -11,8 +11,8 @@ from torchvision.models.densenet import DenseNet
 
 from ggs.errors import ConfigurationError
 from ggs.train import own
-from ggs.train.arguments import suggestion
 from ggs.train.mishaps import is_out_of_memory
+from ggs.train.names import require_model
 
 SMALL_IMAGE = 64
 """Pixels. Up to this side alexnet and densenet121 are the variants made for CIFAR."""
@@ -155,12 +155,7 @@ def build(
     elif name in _SMALL and image_size <= SMALL_IMAGE:
         builder, arguments = _SMALL[name], {"num_classes": num_classes}
     else:
-        if name not in names():
-            near = suggestion(name, names())
-            raise ConfigurationError(
-                f"model: {name} is unknown{near or '; give lenet5, cifarnet, a classifier of '}"
-                f"{'' if near else 'torchvision.models such as resnet18, or package.module:function'}"
-            )
+        require_model(name, names())
         builder = torchvision.models.get_model_builder(name)
         arguments = {"num_classes": num_classes, **_torchvision_arguments(name, image_size)}
     try:

@@ -19,6 +19,7 @@ from ggs.support import check_optimizer
 from ggs.train.arguments import suggestion
 from ggs.train.config import TrainConfig
 from ggs.train.mishaps import is_out_of_memory
+from ggs.train.names import require_optimizer
 from ggs.wrapper import DistributedOptimizer
 
 SPARSE: dict[str, type[GGS | GradientSparsification | DeepGradientCompression]] = {
@@ -47,11 +48,7 @@ def build_optimizer(
     if name == "amsgrad":
         name, options = "adam", {"amsgrad": True, **options}
     classes = optimizer_classes()
-    if name not in classes:
-        raise ConfigurationError(
-            f"optimizer: {config.optimizer} is unknown{suggestion(name, [*classes, 'amsgrad'])}; give one "
-            f"of {', '.join(sorted([*classes, 'amsgrad']))}"
-        )
+    require_optimizer(config.optimizer, classes)
     for setting in ("weight_decay", "momentum"):
         value = getattr(config, setting)
         if value is not None:
