@@ -1,0 +1,37 @@
+"""Names are looked up without the imports that take seconds."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ggs.train import models, names, optimizers
+
+
+def test_the_names_read_are_those_that_the_packages_have() -> None:
+    assert names.known_optimizers() == set(optimizers.optimizer_classes())
+    assert names.known_models() == set(models.names())
+
+
+@pytest.mark.parametrize("wrong", [["--model", "lenet6"], ["--optimizer", "adamm"]])
+def test_a_wrong_name_is_told_without_importing_torch(wrong: list[str], tmp_path: Path) -> None:
+    code = f"""
+import sys
+from ggs.errors import ConfigurationError
+from ggs.train.config import parse
+try:
+    parse({wrong})
+except ConfigurationError as error:
+    print("torch" in sys.modules, error)
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("False ")
+    assert wrong[1] in done.stdout
+    assert "did you mean" in done.stdout
+
+
+def test_without_sources_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "find_spec", lambda name: None)
+    names.check_names("nothing", "at all")
