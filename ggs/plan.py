@@ -193,7 +193,8 @@ def plan(
     else:
         raise ConfigurationError(f"step-ms: {step_ms} is not allowed; give a number above 0")
     predictions = predict(parameters, cluster, floor, density, values)
-    source = "assumed: give --step-ms, and take the times as orders of magnitude" if step_ms is None else "given"
+    assumed = "assumed: give --step-ms, and take the times as orders of magnitude"
+    source = assumed if step_ms is None else "given"
     numel = sum(map(math.prod, parameters))
     lines = [
         f"{model}: {numel:,} parameters on {nodes} node(s) x {cluster.local} worker(s), "
