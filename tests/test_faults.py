@@ -97,6 +97,8 @@ def before(owner, name, act):
         return original(*args, **options)
     setattr(owner, name, acting)
 
+if place == "end":
+    before(worker.dist, "destroy_process_group", lambda *_: strike(signal.SIGSTOP) if rank == 1 else None)
 if place == "exchange":
     before(Collectives, "count", lambda *_: strike() if state["step"] >= 6 and rank == 1 else None)
 if place == "file":  # half of it is there
@@ -127,7 +129,8 @@ def harm(tmp_path: Path) -> Iterator[Callable[[str, float], list[str]]]:
         values.pop("workers")
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
         process = subprocess.Popen(
-            [sys.executable, str(ROOT / "entrypoint.py"), "--workers=2", f"--script={script}", place, *flags],
+            [sys.executable, str(ROOT / "entrypoint.py"), "--workers=2", "--finish-timeout=5",
+             f"--script={script}", place, *flags],
             env={**os.environ, "OMP_NUM_THREADS": "1", "MARKER": marker},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -186,6 +189,13 @@ def test_a_paused_worker_ends_the_job(harm: Callable[[str, float], list[str]]) -
     assert last.startswith(
         "ggs: rank 0 on task local-0: the other workers did not answer within 10 s (collective_timeout)"
     )
+
+
+def test_a_worker_that_hangs_after_its_last_exchange_ends_the_job(
+    harm: Callable[[str, float], list[str]],
+) -> None:
+    [*_, last] = harm("end", 200)
+    assert last == "ggs: rank 1 on task local-0: still runs 5 s after others have ended: it hangs"
 
 
 def test_no_memory_is_one_line(harm: Callable[[str, float], list[str]]) -> None:

@@ -1,9 +1,13 @@
 """torch's elastic agent, meeting the other nodes through a :class:`ggs.pai.rendezvous.Meeting`."""
 
+import math
+import time
 from datetime import timedelta
 
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
     RendezvousInfo,
@@ -22,14 +26,33 @@ class OtherNodeFailed(Exception):
     """Another node has failed or is gone: this one's workers are to stop."""
 
 
+class WorkerHangs(Exception):
+    """A worker of this node still runs long after others of it have ended; its rank is the argument."""
+
+
 class Agent(LocalElasticAgent):
     """The elastic agent, which leaves waiting for the other nodes' ends to Meeting.finish.
 
     Its own wait of five minutes cannot be interrupted and does not see other nodes fail.
     """
 
+    finish_timeout = math.inf
+    """Seconds that the node's last worker may take to end after the first has ended well."""
+    _first_done: float | None = None
+
     def _exit_barrier(self) -> None:
         pass
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        result: RunResult = super()._monitor_workers(worker_group)
+        if result.state is WorkerState.HEALTHY and isinstance(self._pcontext, SubprocessContext):
+            handlers = self._pcontext.subprocess_handlers
+            running = [rank for rank, each in handlers.items() if each.proc.poll() is None]
+            if len(running) < len(handlers):
+                self._first_done = self._first_done or time.monotonic()
+                if time.monotonic() > self._first_done + self.finish_timeout:
+                    raise WorkerHangs(worker_group.workers[running[0]].global_rank)
+        return result
 
 
 class AgentRendezvous(RendezvousHandler):

@@ -122,11 +122,12 @@ def _run(placement: Placement, meeting: "Meeting", order: Order, folder: Path) -
     """Run the workers to the end of all nodes. Returns the root cause of a failure, on any node."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
-    from ggs.pai.agent import Agent, OtherNodeFailed
+    from ggs.pai.agent import Agent, OtherNodeFailed, WorkerHangs
 
     path = folder / "order"
     path.write_bytes(pickle.dumps(order))
     agent = Agent(_worker_spec(placement, meeting, path), DefaultLogsSpecs(log_dir=str(folder)))
+    agent.finish_timeout = placement.finish_timeout
     try:
         result = _run_agent(agent)
         if result.is_failed():
@@ -134,6 +135,10 @@ def _run(placement: Placement, meeting: "Meeting", order: Order, folder: Path) -
         return None if meeting.finish() else meeting.settle(None)
     except OtherNodeFailed:
         return meeting.settle(None)
+    except WorkerHangs as late:
+        where = f"rank {late} on task {placement.task}"
+        text = f"still runs {placement.finish_timeout:g} s after others have ended: it hangs"
+        return meeting.settle(Failure(where, text, exit_codes.RETRY, time.time()))
     except Stopped as stop:
         if not meeting.gathered or len(placement.tasks) == 1:
             raise  # there is nobody to tell

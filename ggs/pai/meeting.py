@@ -53,6 +53,10 @@ class Meeting(ABC):
     def _is_ours(self, message: dict[str, Any]) -> bool:
         return message.get("protocol") == PROTOCOL and message.get("run") == self._placement.run_id
 
+    def _late(self, node: int) -> Failure:
+        text = f"still runs {self._placement.finish_timeout:g} s after others have ended: it hangs"
+        return Failure(f"task {self._placement.tasks[node]}", text, exit_codes.RETRY, time.time())
+
     def _gone(self, node: int) -> Failure:
         task = self._placement.tasks[node]
         return Failure(f"task {task}", "gone without a word", exit_codes.RETRY, time.time())

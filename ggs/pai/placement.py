@@ -35,6 +35,8 @@ class LaunchOptions:
     """``nccl`` (RCCL on AMD), ``gloo``, or ``auto``: NCCL where every worker has its own GPU."""
     rendezvous_timeout: float = 1800
     """Seconds that tasks wait for each other at the start: images are pulled, one node after another."""
+    finish_timeout: float = 3600
+    """Seconds that the last worker may take to end after the first has ended well."""
     roles: tuple[str, ...] = ()
     """OpenPAI roles whose tasks train together, ranked in the job's own order; empty: all."""
     independent: bool = False
@@ -88,6 +90,8 @@ class Placement:
     run_id: str
     """The same on all nodes of one attempt, and on no other."""
     rendezvous_timeout: float
+    """Seconds."""
+    finish_timeout: float
     """Seconds."""
     threads: int
     """CPU threads for each worker of this node."""
@@ -166,6 +170,7 @@ def place(variables: Mapping[str, str], options: LaunchOptions, devices: Devices
         backend=_backend(roles, workers, options, devices),
         run_id=_run_id(environment, master, ports),
         rendezvous_timeout=options.rendezvous_timeout,
+        finish_timeout=options.finish_timeout,
         threads=options.threads or max(1, min(cpus, own.cpus or cpus) // workers[node]),
         hide_gpus=options.cpu or own.gpus == 0,
     )

@@ -36,6 +36,7 @@ class Host(Meeting):
         self._done: set[int] = set()
         self._failures: dict[int, Failure] = {}
         self._stopped: set[int] = set()
+        self._first_done: float | None = None
 
     def gather(self) -> int:
         self.listener = _listen(self._placement)
@@ -64,6 +65,11 @@ class Host(Meeting):
     def poll(self) -> bool:
         for node, channel in self._guests.items():
             self._listen_to(node, channel)
+        patience = self._placement.finish_timeout
+        if self._first_done is not None and time.monotonic() > self._first_done + patience:
+            for node in range(len(self._placement.tasks)):
+                if node not in self._done:
+                    self._failures.setdefault(node, self._late(node))
         return bool(self._failures)
 
     def settle(self, own: Failure | None) -> Failure:
@@ -83,7 +89,8 @@ class Host(Meeting):
         return cause
 
     def finish(self) -> bool:
-        while len(self._done) < len(self._guests):
+        self._is_done(0)
+        while len(self._done) <= len(self._guests):
             if self.poll():
                 return False
             time.sleep(0.05)
@@ -108,10 +115,14 @@ class Host(Meeting):
                 elif "stopped" in message:
                     self._stopped.add(node)
                 elif "done" in message:
-                    self._done.add(node)
+                    self._is_done(node)
         except (Lost, ValueError):
             if not {node} & (self._failures.keys() | self._done | self._stopped):
                 self._failures[node] = self._gone(node)
+
+    def _is_done(self, node: int) -> None:
+        self._done.add(node)
+        self._first_done = self._first_done or time.monotonic()
 
     def _unheard(self) -> bool:
         return bool(self._guests.keys() - self._failures.keys() - self._stopped)
@@ -231,9 +242,12 @@ class Guest(Meeting):
         assert self._host is not None
         with suppress(Lost):  # poll() will see that it is gone
             self._host.send(done=True)
+        deadline = time.monotonic() + self._placement.finish_timeout + 3 * SETTLE_SECONDS
         while not self._done:
             if self.poll():
                 return False
+            if time.monotonic() > deadline:  # the first node should have said so
+                self._cause = self._late(0)
             time.sleep(0.05)
         return True
 

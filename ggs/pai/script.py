@@ -54,6 +54,7 @@ def _options(argv: Sequence[str]) -> LaunchOptions:
     parser.add_argument(
         "--rendezvous-timeout", type=float, default=LaunchOptions.rendezvous_timeout
     )
+    parser.add_argument("--finish-timeout", type=float, default=LaunchOptions.finish_timeout)
     parser.add_argument("--roles", default="")
     parser.add_argument("--independent", action="store_true")
     values: dict[str, Any] = vars(parser.parse_args(list(argv)))

@@ -29,6 +29,7 @@ def launch_options(config: TrainConfig) -> LaunchOptions:
         workers=config.workers,
         backend=config.backend,
         rendezvous_timeout=config.rendezvous_timeout,
+        finish_timeout=config.collective_timeout,  # they end together: a last exchange sees to it
         roles=tuple(filter(None, config.roles.split(","))),
         independent=config.independent,
         cpu=config.device == "cpu",

@@ -422,3 +422,25 @@ def test_waiting_can_be_interrupted() -> None:
     with closing(meet(placement)) as guest:
         assert guard(guest.gather) == 128 + signal.SIGTERM
     assert time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_node_that_does_not_end_is_not_waited_for_without_end(late: int) -> None:
+    """Its workers are stopped, one way or the other, and all nodes learn why."""
+    places = [replace(placement, finish_timeout=0.5) for placement in placements(free_ports(1))]
+
+    def ends(party: Meeting) -> Failure:
+        assert not party.finish()
+        return party.settle(None)
+
+    def runs(party: Meeting) -> Failure:
+        while not party.poll():  # as its agent does while its workers run
+            time.sleep(0.05)
+        return party.settle(None)
+
+    with meetings(places) as parties, ThreadPoolExecutor(2) as pool:
+        together(parties)
+        causes = [pool.submit(ends, parties[1 - late]), pool.submit(runs, parties[late])]
+        for cause in causes:
+            assert cause.result(30).where == f"task {places[0].tasks[late]}"
+            assert cause.result().text.startswith("still runs 0.5 s after others have ended")
