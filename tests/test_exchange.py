@@ -1,9 +1,11 @@
 """Every exchange: bit-identical replicas, nothing lost, exact resume, every byte counted."""
 
 import copy
+import functools
 import logging
+from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import pytest
 import torch
@@ -14,6 +16,8 @@ from ggs.exchange import allgather, auto, split
 from tests.models import backward, build
 from tests.test_optimizer import non_batchnorm
 from tests.worker_pool import WorkerPool
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 CASES = [
     *(("allgather", size) for size in (2, 3, 4, 5)),
@@ -32,8 +36,7 @@ every_exchange = pytest.mark.parametrize(("exchange", "size"), CASES)
 def make(
     optimizer: torch.optim.Optimizer, model: nn.Module, exchange: str, **options: Any
 ) -> ggs.GGS:
-    """A GGS that exchanges in several pieces even what is small, between nodes as ``exchange`` says."""
-    allgather.PIECE_BYTES = 150
+    """A GGS that exchanges between nodes as ``exchange`` says; see ``in_small_pieces``."""
     name, *rest = exchange.split()
     if rest:
         options["workers_per_node"] = int(rest[0])
@@ -42,6 +45,20 @@ def make(
 
 
 _original = auto.cheapest_flat
+
+
+def in_small_pieces(function: F) -> F:
+    """Exchange even what is small in several pieces. The worker processes serve other tests after."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        kept, allgather.PIECE_BYTES = allgather.PIECE_BYTES, 150
+        try:
+            return function(*arguments)
+        finally:
+            allgather.PIECE_BYTES, auto.cheapest_flat = kept, _original
+
+    return cast(F, call)
 
 
 def _always_split(numel: int, count: int, size: int, values_format: str, *rest: Any) -> Any:
@@ -53,6 +70,7 @@ def adamw(model: nn.Module, exchange: str, **options: Any) -> ggs.GGS:
     return make(torch.optim.AdamW(model.parameters(), lr=0.01), model, exchange, **options)
 
 
+@in_small_pieces
 def _replicas(rank: int, size: int, exchange: str, cases: list[dict[str, Any]]) -> list[Any]:
     found = []
     for case in cases:
@@ -87,6 +105,7 @@ def test_replicas_are_bit_identical(workers: WorkerPool, exchange: str, size: in
         assert any(not torch.equal(start[name], end[name]) for name in start), case
 
 
+@in_small_pieces
 def _conserve(rank: int, size: int, exchange: str, values: str, scope: str) -> dict[str, Any]:
     """SGD on given integer gradients: its updates do not depend on the weights, and sum exactly."""
     model = nn.Sequential(nn.Linear(40, 9, bias=False), nn.Linear(9, 7)).double()
@@ -127,6 +146,7 @@ def test_nothing_is_lost(
     assert residual.abs().max() > 0
 
 
+@in_small_pieces
 def _at_density_1(rank: int, size: int, exchange: str) -> torch.Tensor:
     model = build("plain", torch.float64)
     sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -149,6 +169,7 @@ def test_sgd_at_density_1_is_dense_training(workers: WorkerPool, exchange: str, 
         torch.testing.assert_close(found, dense, rtol=1e-12, atol=1e-14)
 
 
+@in_small_pieces
 def _resume(rank: int, size: int, exchange: str) -> bool:
     def run(model: nn.Module, optimizer: ggs.GGS, start: int, stop: int) -> None:
         for step in range(start, stop):
@@ -200,7 +221,6 @@ def test_ranges_cover_everything_within_the_budget(size: int, count: int, values
 
 
 def _bytes(rank: int, size: int, exchange: str) -> tuple[int, int, list[str]]:
-    allgather.PIECE_BYTES = 1 << 20
     messages: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
