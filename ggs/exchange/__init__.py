@@ -97,7 +97,7 @@ def _common(collectives: Collectives, local: int | None, task: Task) -> int:
 
 def _hierarchical(collectives: Collectives, task: Task, local: int) -> Exchange:
     if local == 1:
-        return Auto(collectives, task) if collectives.size > 1 else AllGather(collectives, task)
+        return Auto(collectives, task)
     first = collectives.rank // local * local
     node = collectives.subgroup(range(first, first + local), counted=False)
     across = range(collectives.rank - first, collectives.size, local)
