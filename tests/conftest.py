@@ -1,8 +1,12 @@
 """Fixtures that every test may use."""
 
+import gc
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import docker
+import docker.errors
 import pytest
 import torch
 
@@ -30,3 +34,26 @@ def _one_thread() -> None:
 def root() -> Path:
     """The repository's root folder."""
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[docker.DockerClient]:
+    """The Docker engine of this machine."""
+    client, reason = _docker_engine()
+    if client is None:
+        pytest.skip(reason)
+    yield client
+    client.close()
+
+
+def _docker_engine() -> tuple[docker.DockerClient | None, str]:
+    try:
+        return docker.from_env(), ""
+    except docker.errors.DockerException as error:
+        reason = f"no Docker engine answers: {error}"
+    # The docker library leaves the socket of a refused connection to the garbage collector, whose
+    # warning would fail whichever test runs then.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+    return None, reason

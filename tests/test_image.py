@@ -17,17 +17,6 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[docker.DockerClient]:
-    try:
-        client = docker.from_env()
-        client.ping()
-    except docker.errors.DockerException as error:
-        pytest.skip(f"no Docker engine answers: {error}")
-    yield client
-    client.close()
-
-
-@pytest.fixture(scope="module")
 def image(engine: docker.DockerClient) -> str:
     name = os.environ.get("GGS_TEST_IMAGE")
     if not name:

@@ -23,17 +23,6 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 LATER = '[ "$FC_FRAMEWORK_ATTEMPT_ID" = 0 ] || exit 0'
 
 
-@pytest.fixture(scope="session")
-def engine() -> Iterator[docker.DockerClient]:
-    try:
-        client = docker.from_env()
-        client.ping()
-    except docker.errors.DockerException as error:
-        pytest.skip(f"no Docker engine answers: {error}")
-    yield client
-    client.close()
-
-
 def _image(engine: docker.DockerClient, variable: str) -> str:
     image = os.environ.get(variable)
     if not image:
@@ -171,6 +160,7 @@ def test_entrypoint_and_user_of_the_image(
         engine.images.remove(tag)
 
 
+@pytest.mark.usefixtures("engine")
 def test_an_image_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = bash_job("true").replace("bash-image:1", "127.0.0.1:1/none:1")
     assert run_job(job, tmp_path, "docker").code == 1
