@@ -8,32 +8,9 @@ from typing import Annotated
 import typer
 
 from ggs import __version__
+from ggs.command_line import command_line
 
-app = typer.Typer(
-    name="ggs",
-    help=__doc__,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"ggs {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
-    ] = False,
-) -> None:
-    pass
+app = command_line("ggs", __doc__, f"ggs {__version__}")
 
 
 @app.command(

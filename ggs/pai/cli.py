@@ -6,42 +6,15 @@ For "pai job wait" also: 5 the job was stopped, 6 it is stuck in WAITING, 124 th
 """
 
 import sys
-from typing import Annotated
-
-import typer
 
 from ggs import __version__
+from ggs.command_line import command_line
 from ggs.errors import GGSError, ServerRefusedError, UnreachableError
 from ggs.pai import cluster_commands, console, job_commands
 
-app = typer.Typer(
-    name="pai",
-    help=__doc__,
-    no_args_is_help=True,
-    add_completion=False,
-    # tracebacks with local variables would show tokens
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = command_line("pai", __doc__, f"pai of ggs {__version__}")
 app.add_typer(job_commands.app, name="job")
 app.add_typer(cluster_commands.app, name="cluster")
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"pai of ggs {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
-    ] = False,
-) -> None:
-    pass
 
 
 def exit_code(error: GGSError) -> int:
