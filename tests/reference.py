@@ -4,10 +4,36 @@ The fast path is compared with this twin. It keeps N whole models; worker i's op
 copy, the difference is its update, and the copy is set back before the exchange.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+
+from tests.models import backward
+
+
+class Twin(Protocol):
+    """What every plain twin is: whole models, and a step from the gradients that they hold."""
+
+    models: list[nn.Module]
+
+    def step(self) -> None:
+        """One step of all models."""
+
+
+def assert_equals_twin(results: Sequence[dict[str, Any]], twin: Twin, steps: int) -> None:
+    """Train ``twin`` for ``steps``; each worker's "parameters" in ``results`` must be its models'."""
+    for step in range(steps):
+        for rank, model in enumerate(twin.models):
+            backward(model, step, rank)
+        twin.step()
+    for rank, (result, model) in enumerate(zip(results, twin.models, strict=True)):
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(
+                result["parameters"][name], parameter.detach(), rtol=1e-9, atol=1e-11,
+                msg=lambda text, name=name, rank=rank: f"{name} on rank {rank}: {text}",
+            )  # fmt: skip
 
 
 class Reference:

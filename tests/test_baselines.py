@@ -18,6 +18,7 @@ from ggs.train.config import TrainConfig, parse
 from ggs.train.worker import train
 from ggs.wrapper import DistributedOptimizer
 from tests.models import MODELS, backward, build
+from tests.reference import assert_equals_twin
 from tests.test_optimizer import OPTIMIZERS, make_optimizer, non_batchnorm
 from tests.worker_pool import WorkerPool
 
@@ -187,16 +188,7 @@ def test_equals_the_plain_twin(
             density,
         )
     results = workers.run(size, _train, method, name, model_name, options, steps)
-    for step in range(steps):
-        for rank, model in enumerate(twin.models):
-            backward(model, step, rank)
-        twin.step()
-    for rank, (result, model) in enumerate(zip(results, twin.models, strict=True)):
-        for parameter_name, parameter in model.named_parameters():
-            torch.testing.assert_close(
-                result["parameters"][parameter_name], parameter.detach(), rtol=1e-9, atol=1e-11,
-                msg=lambda text, n=parameter_name, rank=rank: f"{n} on rank {rank}: {text}",
-            )  # fmt: skip
+    assert_equals_twin(results, twin, steps)
 
 
 @pytest.mark.parametrize(("exchange", "scope"), [("allgather", "tensor"), ("split", "global")])

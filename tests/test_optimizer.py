@@ -11,7 +11,7 @@ import ggs
 from ggs import lockstep
 from ggs.batchnorm import local_parameters
 from tests.models import MODELS, backward, build
-from tests.reference import Reference
+from tests.reference import Reference, assert_equals_twin
 from tests.worker_pool import WorkerPool
 
 OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
@@ -130,16 +130,7 @@ def test_equals_the_plain_twin(
     if model_name == "frozen":  # the twin has no notion of frozen parameters
         twin.shared = [[p for p in shared if p.requires_grad] for shared in twin.shared]
         twin.residuals = [[torch.zeros_like(p) for p in shared] for shared in twin.shared]
-    for step in range(steps):
-        for rank, model in enumerate(twin.models):
-            backward(model, step, rank)
-        twin.step()
-    for rank, (result, model) in enumerate(zip(results, twin.models, strict=True)):
-        for name, parameter in model.named_parameters():
-            torch.testing.assert_close(
-                result["parameters"][name], parameter.detach(), rtol=1e-9, atol=1e-11,
-                msg=lambda text, name=name, rank=rank: f"{name} on rank {rank}: {text}",
-            )  # fmt: skip
+    assert_equals_twin(results, twin, steps)
 
 
 @pytest.mark.parametrize("size", [2, 4])
