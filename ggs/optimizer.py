@@ -199,6 +199,7 @@ class GGS(DistributedOptimizer):
         )
 
     def _own_state(self) -> dict[str, Any]:
+        self._exchange.forget_others()
         residual = {slot.name: slot.view(self.residual) for slot in self._flat.slots}
         return {
             **super()._own_state(),
@@ -233,6 +234,7 @@ class GGS(DistributedOptimizer):
         super()._load_own_state(own)
         for slot in self._flat.slots:
             slot.view(self.residual).copy_(own["residual"][slot.name])
+        self._exchange.forget_others()
         self._exchange.state.update(own["exchange"])
 
 

@@ -66,6 +66,9 @@ class Exchange(ABC):
         self.selected = 0
         self.state: dict[str, Any] = {}
 
+    def forget_others(self) -> None:  # noqa: B027  # most exchanges share nothing
+        """Clear what of the residual is another worker's to send, where the workers of a node share it."""
+
     @abstractmethod
     def run(self, counts: Sequence[int], step: int) -> Iterator[Update]:
         """Select, exchange, and take what was sent out of the residual; a collective.

@@ -54,11 +54,14 @@ class Hierarchical(Exchange):
         self._flat = flat(peers, own)
         self.state = self._flat.state
 
+    def forget_others(self) -> None:
+        """See ``Exchange.forget_others``."""
+        self.task.residual[: self._start].zero_()
+        self.task.residual[self._stop :].zero_()
+
     def run(self, counts: Sequence[int], step: int) -> Iterator[Update]:
         """See ``Exchange.run``."""
-        residual = self.task.residual
-        residual[: self._start].zero_()
-        residual[self._stop :].zero_()
+        self.forget_others()
         _, shares = cut(self.task.offsets, counts, self._start, self._stop)
         updates = self._flat.run(shares, step)
         while True:

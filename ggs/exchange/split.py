@@ -177,7 +177,8 @@ class Split(Exchange):
         """Move the ranges so that each holds the same part of the mean worker's selection."""
         size, residual = self.collectives.size, self.task.residual
         bounds = self.state["bounds"]
-        known = bounds is not None and len(bounds) == size + 1
+        # A resumed run may be on another device, which fills up its tensors to another size.
+        known = bounds is not None and len(bounds) == size + 1 and bounds[-1] == len(residual)
         if known and step % BALANCE_STEPS and step & (step - 1):
             return
         self.state["bounds"] = None

@@ -202,12 +202,12 @@ def test_the_undelivered_update_survives_any_change_of_size(old_size: int, new_s
         for place in range(50):
             part = sum(share * int(old[source][place]) for source, share in found.items())
             delivered[place] += Fraction(part) / new_size
-        mean = resize.weighted_mean([{"w": old[source]} for source in found], [*found.values()])
+        found_sum = resize.weighted_sum([{"w": old[source]} for source in found], [*found.values()])
         expected = [
             float(sum(share * int(old[source][place]) for source, share in found.items()))
             for place in range(50)
         ]
-        assert mean["w"].tolist() == pytest.approx(expected, rel=1e-14, abs=1e-11)
+        assert found_sum["w"].tolist() == pytest.approx(expected, rel=1e-14, abs=1e-11)
     assert delivered == undelivered
 
 

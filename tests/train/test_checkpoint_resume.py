@@ -1,5 +1,7 @@
 """A resumed training ends as if nothing had happened: real trainings on one to four workers."""
 
+import contextlib
+import io
 import json
 import shutil
 from pathlib import Path
@@ -16,7 +18,7 @@ from torch import nn
 from ggs.errors import CheckpointError, ConfigurationError
 from ggs.train.arguments import build
 from ggs.train.check import check
-from ggs.train.checkpoint import files
+from ggs.train.checkpoint import files, tree
 from ggs.train.checkpoint.load import load
 from ggs.train.config import TrainConfig
 from ggs.train.worker import train
@@ -365,13 +367,17 @@ def test_checkpoints_by_the_clock(workers: WorkerPool, tmp_path: Path) -> None:
     assert len(files.checkpoints(tmp_path / "once" / "checkpoints")) == 1  # the last step's
 
 
-def undelivered(folder: Path, size: int) -> torch.Tensor:
-    """Σ r / N as ``size`` workers take it from a checkpoint, in float64."""
+def undelivered(folder: Path, size: int, sharing: int = 1) -> torch.Tensor:
+    """Σ r / N as ``size`` workers take it from a checkpoint, in float64.
+
+    Of the ``sharing`` workers of a node each takes the node's whole residual, and keeps its own part.
+    """
     total: Any = 0
-    for rank in range(size):
-        residual = load(folder, rank, size).state["optimizer"]["ggs"]["residual"]
-        total = total + torch.cat([r.double().reshape(-1) for r in residual.values()])
-    return total / size
+    for rank in range(0, size, sharing):
+        own = load(folder, rank, size, sharing).state["optimizer"]["ggs"]
+        assert own["residual_weight"] == sharing
+        total = total + torch.cat([r.double().reshape(-1) for r in own["residual"].values()])
+    return total / (size // sharing)
 
 
 def test_another_number_of_workers_loses_no_update(
@@ -409,3 +415,49 @@ def test_another_number_of_workers_loses_no_update(
     assert "warning: 2 -> 1 workers: residuals shared out so that no update is lost" in said
     assert "a step has 200 images instead of 400, 0 images of this epoch come twice" in said
     assert load_file(tmp_path / "one" / "run" / "model.safetensors").keys()
+
+
+def in_nodes(folder: Path, workers_per_node: int | None, **settings: Any) -> TrainConfig:
+    """A training between nodes, where a worker holds a part of its node's residual."""
+    fixed = {"steps": 4, "batch_size": 8, "exchange": "hierarchical", "density_warmup": "2 steps"}
+    return config_for(folder, workers_per_node=workers_per_node, **fixed, **settings)
+
+
+def stored(folder: Path, size: int, sharing: int) -> torch.Tensor:
+    """Σ r / N of what ``size`` workers have written, in float64."""
+    found: Any = 0
+    for rank in range(size):
+        tensors, text = files.read_tensors(folder / files.rank_file(rank))
+        own = tree.unflatten(text, tensors)["optimizer"]["ggs"]
+        assert own["residual_weight"] == sharing
+        found = found + torch.cat([r.double().reshape(-1) for r in own["residual"].values()])
+    return found * sharing / size
+
+
+def told(rank: int, size: int, config: TrainConfig) -> str:
+    """What a worker's training says on stderr."""
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        run(rank, size, config)
+    return said.getvalue()
+
+
+def test_nodes_of_another_shape_lose_no_update(workers: WorkerPool, tmp_path: Path) -> None:
+    """As a job meets it that is retried where more, or fewer, workers fit on a node."""
+    workers.run(4, run, in_nodes(tmp_path / "pairs", 2))
+    halfway = files.step_folder(tmp_path / "pairs" / "checkpoints", 3)
+    before = stored(halfway, 4, 2)
+    assert before.abs().max() > 1e-3
+    for size, sharing in [(4, 1), (4, 4), (8, 2), (2, 2), (2, 1), (6, 3), (1, 1)]:
+        after = undelivered(halfway, size, sharing)
+        assert torch.allclose(after, before, rtol=1e-6, atol=1e-9), (size, sharing)
+    for workers_per_node in (1, 4):
+        resumed = tmp_path / f"nodes-of-{workers_per_node}"
+        only(tmp_path / "pairs", 3, resumed)
+        config = in_nodes(resumed, workers_per_node)
+        check(config)
+        assert workers.run(4, told, config)[0].endswith(
+            f"ggs: warning: 2 -> {workers_per_node} workers that share a residual: shared out so that "
+            "no update is lost\n"
+        )
+        again = files.step_folder(resumed / "checkpoints", 4)
+        assert stored(again, 4, workers_per_node).abs().max() > 1e-3

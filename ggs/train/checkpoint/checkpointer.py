@@ -38,7 +38,8 @@ def resume(trainer: "Trainer") -> Loaded | None:
     """
     config, collectives, device = trainer.config, trainer.collectives, trainer.device
     found = find.candidates(config) if collectives.rank == 0 else find.Candidates()
-    loaded = choose(found.paths, collectives, device, _say)
+    sharing = trainer.optimizer.state_dict()["ggs"].get("residual_weight", 1)
+    loaded = choose(found.paths, collectives, device, _say, sharing)
     if found.replaced and config.checkpoint_dir is not None:
         for path in files.checkpoints(config.checkpoint_dir):
             files.remove(path)

@@ -54,7 +54,7 @@ def _is_done(newest: Path) -> bool:
         with (newest.parent / DONE).open("rb") as file:
             done = json.loads(file.read(1000))
         return bool(files.step_folder(newest.parent, done["step"]) == newest)
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return False
 
 

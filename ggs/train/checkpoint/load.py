@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ class Loaded:
     manifest: Manifest
     state: dict[str, Any]
     """This worker's own: what the writer was given; on another number of workers, its share."""
+    sharing: int
+    """How many workers shared one residual."""
     replicated: dict[str, Tensor]
     """Rank 0's: the shared parameters. Empty elsewhere."""
     metrics: bytes
@@ -35,8 +38,12 @@ def choose(
     collectives: Collectives,
     device: torch.device,
     say: Callable[[str], None],
+    sharing: int = 1,
 ) -> Loaded | None:
     """The first of rank 0's ``paths`` that all workers can read; a collective. None for no paths.
+
+    Args:
+        sharing: how many workers share one residual here.
 
     Says which ones could not be read and why. Raises CheckpointError if that is all of them.
     """
@@ -45,7 +52,7 @@ def choose(
     for path in agreed:
         loaded, own_problem, digest = None, "", ""
         try:
-            loaded = load(Path(path), collectives.rank, collectives.size)
+            loaded = load(Path(path), collectives.rank, collectives.size, sharing)
             digest = loaded.manifest.model_dump_json()
         except CheckpointError as error:
             own_problem = str(error)
@@ -71,21 +78,47 @@ def _problem(texts: list[str]) -> str:
     return f"rank {ranks[0]}: {texts[ranks[0]]}{others}"
 
 
-def load(folder: Path, rank: int, world_size: int) -> Loaded:
-    """Read and verify what worker ``rank`` of ``world_size`` needs. Raises CheckpointError."""
+def load(folder: Path, rank: int, world_size: int, sharing: int = 1) -> Loaded:
+    """Read and verify what worker ``rank`` of ``world_size`` needs. Raises CheckpointError.
+
+    Args:
+        sharing: how many workers, one after the other in rank order, share one residual here.
+    """
     manifest = files.read_manifest(folder)
-    found = resize.shares(manifest.world_size, world_size, rank)
-    states = {old: _read_rank(folder, manifest, old) for old in found}
-    state = states[resize.main_source(found)]
-    if world_size != manifest.world_size:
-        _share_residuals(state, [states[old] for old in found], list(found.values()))
+    source = resize.main_source(resize.shares(manifest.world_size, world_size, rank))
+    state = _read_rank(folder, manifest, source)
+    before = _sharing(state, manifest)
+    if (manifest.world_size, before) != (world_size, sharing) and "residual" in state["optimizer"][
+        "ggs"
+    ]:
+        units = resize.shares(manifest.world_size // before, world_size // sharing, rank // sharing)
+        weights = {
+            member: share
+            for unit, share in units.items()
+            for member in range(unit * before, (unit + 1) * before)
+        }
+        states = [state if old == source else _read_rank(folder, manifest, old) for old in weights]
+        _share_residuals(state, states, list(weights.values()), sharing)
     replicated: dict[str, Tensor] = {}
     metrics = b""
     if rank == 0:
         replicated, _ = files.read_tensors(files.verified(folder, manifest, files.REPLICATED))
         if files.METRICS in manifest.files:
             metrics = files.verified(folder, manifest, files.METRICS).read_bytes()
-    return Loaded(folder, manifest, state, replicated, metrics)
+    return Loaded(folder, manifest, state, before, replicated, metrics)
+
+
+def _sharing(state: dict[str, Any], manifest: Manifest) -> int:
+    """How many workers shared one residual when ``state`` was saved."""
+    try:
+        sharing = state["optimizer"]["ggs"].get("residual_weight", 1)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"the optimizer's state is damaged: {error!r}") from None
+    if type(sharing) is not int or sharing < 1 or manifest.world_size % sharing:
+        raise CheckpointError(
+            f"the optimizer's state is damaged: {sharing!r} of {manifest.world_size} workers share a residual"
+        )
+    return sharing
 
 
 def _read_rank(folder: Path, manifest: Manifest, rank: int) -> dict[str, Any]:
@@ -97,10 +130,14 @@ def _read_rank(folder: Path, manifest: Manifest, rank: int) -> dict[str, Any]:
     return state
 
 
-def _share_residuals(state: dict[str, Any], states: list[Any], weights: list[Any]) -> None:
+def _share_residuals(
+    state: dict[str, Any], states: list[Any], weights: list[Fraction], sharing: int
+) -> None:
     try:
-        if "residual" in state["optimizer"]["ggs"]:
-            residuals = [other["optimizer"]["ggs"]["residual"] for other in states]
-            state["optimizer"]["ggs"]["residual"] = resize.weighted_mean(residuals, weights)
+        residuals = [other["optimizer"]["ggs"]["residual"] for other in states]
+        own = state["optimizer"]["ggs"]
+        own["residual"] = resize.weighted_sum(residuals, weights)
+        own["residual_weight"] = sharing
+        own["exchange"] = {}  # it is about the old ranks and parts
     except (LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise CheckpointError(f"the optimizer's state is damaged: {error!r}") from None

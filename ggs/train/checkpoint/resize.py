@@ -3,8 +3,11 @@
 The undelivered update is the mean of the workers' residuals, Σ r_i / M, and must stay what it is. Old
 worker i stands for the interval [i/M, (i+1)/M) of the unit interval, new worker j for [j/N, (j+1)/N); j
 gets the mean of the old residuals weighted with how much of its interval each covers. Then
-Σ_j r'_j / N = Σ_i r_i / M, and a residual keeps its size. All that is one worker's own and has no mean
-(moments of any optimizer, batch-norm layers, counters) comes whole from the old worker that covers most.
+Σ_j r'_j / N = Σ_i r_i / M, and a residual keeps its size. Where the workers of a node share one residual,
+of which each holds a part, i and j count nodes, and r_i is the sum of its workers' parts.
+
+All that is one worker's own and has no mean (moments of any optimizer, batch-norm layers, counters) comes
+whole from the old worker that covers most.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,14 +33,14 @@ def main_source(found: Mapping[int, Fraction]) -> int:
     return min(found, key=lambda old: (-found[old], old))
 
 
-def weighted_mean(
+def weighted_sum(
     residuals: Sequence[Mapping[str, Tensor]], weights: Sequence[Fraction]
 ) -> dict[str, Tensor]:
     """Σ weight·residual per parameter, summed in float64, in the residuals' dtype."""
-    mean = {}
+    sums = {}
     for name, first in residuals[0].items():
         total = torch.zeros_like(first, dtype=torch.float64)
         for residual, weight in zip(residuals, weights, strict=True):
             total.add_(residual[name].double(), alpha=float(weight))
-        mean[name] = total.to(first.dtype)
-    return mean
+        sums[name] = total.to(first.dtype)
+    return sums

@@ -48,7 +48,7 @@ def _own_tensors(trainer: "Trainer") -> dict[str, Tensor]:
 
 
 def restore(trainer: "Trainer", loaded: Loaded) -> str:
-    """Take over a checkpoint; a collective. Returns what changed with the number of workers, or "".
+    """Take over a checkpoint; a collective. Returns what changed with the workers' number or nodes, or "".
 
     Raises ConfigurationError for another model's, CheckpointError for one that does not fit.
     """
@@ -57,6 +57,12 @@ def restore(trainer: "Trainer", loaded: Loaded) -> str:
     resized = loaded.manifest.world_size != size
     try:
         changes = _adapt(trainer, loaded) if resized else ""
+        sharing = state["optimizer"]["ggs"].get("residual_weight", 1)
+        if sharing != loaded.sharing and not resized:
+            changes = (
+                f"{loaded.sharing} -> {sharing} workers that share a residual: shared out so that no "
+                "update is lost"
+            )
         trainer.load_state_dict(state)
         _copy(_own_tensors(trainer), state["model"])
         if trainer.collectives.rank == 0:

@@ -11,7 +11,7 @@ FREE_TO_CHANGE = frozenset(
         "run_dir", "overwrite", "log_every", "evaluate_every", "eval_batch_size",
         "data_dir", "download", "in_memory", "data_workers",
         "epochs", "steps", "max_consecutive_skips",
-        "workers", "roles", "independent", "device", "threads", "backend",
+        "workers", "roles", "independent", "device", "threads", "backend", "workers_per_node",
         "rendezvous_timeout", "collective_timeout",
         "checkpoint_dir", "checkpoint_every", "keep_checkpoints", "checkpoint_timeout", "resume",
         "check_replicas_every", "tensorboard", "dry_run",
