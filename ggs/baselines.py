@@ -6,7 +6,6 @@ same on all of them, takes a step with it. Selection, coding, exchange and batch
 """
 
 import math
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,32 +16,14 @@ from torch import Tensor, nn
 from ggs.batchnorm import BatchNormMode
 from ggs.capture import weight_decay_applied
 from ggs.collectives import ProcessGroup
-from ggs.dense import average_gradients
 from ggs.errors import CheckpointError, ConfigurationError, UnsupportedError
 from ggs.exchange import ExchangeName
-from ggs.optimizer import GGS, Scope
+from ggs.residual import ResidualOptimizer, Scope
 from ggs.schedule import DensitySchedule, check_density
-from ggs.wrapper import DistributedOptimizer
 
 
-class _OnGradients(GGS):
+class _OnGradients(ResidualOptimizer):
     """A residual of gradients instead of updates, and a global optimizer instead of local ones."""
-
-    @torch.no_grad()
-    def _take_step(self, has_gradient: list[bool]) -> int:
-        known = {p: has for (_, p), has in zip(self.shared, has_gradient, strict=True)}
-        if self._exchange.node is not None:
-            average_gradients([p for p, has in known.items() if has], self._exchange.node)
-        self._step_globally(known)
-        return self._exchange.selected + len(self._dense)
-
-    def _decays(self) -> list[float]:
-        """The one optimizer of all workers must have the same settings everywhere."""
-        return DistributedOptimizer._facts(self)
-
-    @abstractmethod
-    def _step_globally(self, has_gradient: dict[nn.Parameter, bool]) -> None:
-        """Accumulate, call ``_deliver``, step. ``has_gradient`` tells whether any worker has one."""
 
     def _deliver(self, has_gradient: dict[nn.Parameter, bool]) -> None:
         """Exchange the residual's largest elements; their mean becomes every shared gradient.
@@ -80,7 +61,7 @@ class GradientSparsification(_OnGradients):
     Arguments and errors: as ``ggs.GGS``. Weight decay is the optimizer's own, on the true weights.
     """
 
-    def _step_globally(self, has_gradient: dict[nn.Parameter, bool]) -> None:
+    def _step_together(self, has_gradient: dict[nn.Parameter, bool]) -> None:
         for slot in self._flat.slots:
             if slot.parameter.grad is not None:
                 slot.view(self.residual).add_(slot.parameter.grad)
@@ -165,7 +146,7 @@ class DeepGradientCompression(_OnGradients):
         own = {"clip_norm": self._clip_norm, "momentum_masking": self._masking}
         return super()._description({**settings, **own}, named)
 
-    def _step_globally(self, has_gradient: dict[nn.Parameter, bool]) -> None:
+    def _step_together(self, has_gradient: dict[nn.Parameter, bool]) -> None:
         if self._clip_norm is not None:
             trained = [p for _, p in [*self.shared, *self._locals]]
             limit = self._clip_norm * math.sqrt(self.collectives.size)

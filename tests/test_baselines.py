@@ -394,6 +394,26 @@ def test_workers_that_differ_are_told(workers: WorkerPool) -> None:
         assert "rank 1 differs from rank 0 in settings clip_norm: 1.0 on rank 0, 2.0" in message
 
 
+def _other_rate(rank: int, size: int) -> str:
+    model = build("plain")
+    sgd = torch.optim.SGD(model.parameters(), lr=0.5)
+    optimizer = ggs.GradientSparsification(sgd, model, density=0.25)
+    sgd.param_groups[0]["lr"] = 0.5 + rank
+    backward(model, 0, rank)
+    try:
+        optimizer.step()
+    except MismatchError as error:
+        return str(error)
+    return ""
+
+
+def test_workers_whose_rates_differ_are_told_theirs(workers: WorkerPool) -> None:
+    """The one optimizer of all workers must have the same settings everywhere."""
+    for rank, message in enumerate(workers.run(2, _other_rate)):
+        rates = [0.5 + rank, 0.0]
+        assert f"density is 0.25, learning rates and weight decays are {rates}" in message
+
+
 def test_the_stairs_of_deep_gradient_compression() -> None:
     schedule = ggs.staircase_warmup(0.001, 40)
     found = [schedule(step) for step in (0, 9, 10, 20, 30, 39, 40, 1000)]

@@ -15,6 +15,7 @@ from ggs.collectives import ProcessGroup
 from ggs.dense import Dense
 from ggs.errors import ConfigurationError
 from ggs.optimizer import GGS
+from ggs.residual import ResidualOptimizer
 from ggs.support import check_optimizer
 from ggs.train.arguments import suggestion
 from ggs.train.config import TrainConfig
@@ -22,7 +23,7 @@ from ggs.train.mishaps import is_out_of_memory
 from ggs.train.names import require_optimizer
 from ggs.wrapper import DistributedOptimizer
 
-SPARSE: dict[str, type[GGS | GradientSparsification | DeepGradientCompression]] = {
+SPARSE: dict[str, type[ResidualOptimizer]] = {
     "ggs": GGS,
     "gs": GradientSparsification,
     "dgc": DeepGradientCompression,

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ggs.collectives import Collectives
-from ggs.optimizer import GGS
 from ggs.replicas import check_replicas
+from ggs.residual import ResidualOptimizer
 from ggs.scaler import GradScaler
 from ggs.train.config import TrainConfig
 from ggs.train.data import ImageSet
@@ -297,6 +297,6 @@ class Trainer:
 
     def _residual_norm(self) -> float | None:
         """Norm of what this worker has not sent yet; None where nothing is kept back."""
-        if not isinstance(self.optimizer, GGS):
+        if not isinstance(self.optimizer, ResidualOptimizer):
             return None
         return float(torch.linalg.vector_norm(self.optimizer.residual))

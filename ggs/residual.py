@@ -1,0 +1,182 @@
+"""What GGS and its rivals share: a residual, and the exchange of its largest elements."""
+
+from abc import abstractmethod
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from ggs import exchange as exchanges
+from ggs.batchnorm import BatchNormMode
+from ggs.collectives import ProcessGroup
+from ggs.dense import average_gradients
+from ggs.errors import CheckpointError, ConfigurationError, NonFiniteError
+from ggs.exchange import ExchangeName, Task
+from ggs.flat import FlatParameters
+from ggs.schedule import DensitySchedule, check_density, exponential_warmup, selected_count
+from ggs.support import check_whole
+from ggs.wire_layout import check_format
+from ggs.wrapper import DistributedOptimizer
+
+Scope = Literal["global", "tensor"]
+
+
+class ResidualOptimizer(DistributedOptimizer):
+    """A torch optimizer that sends the largest elements of a residual and keeps the rest for later.
+
+    Children say what goes into the residual and what becomes of what arrives. Arguments and errors: as
+    documented for ``ggs.GGS``.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: nn.Module,
+        density: float | DensitySchedule = 0.001,
+        *,
+        warmup_steps: int = 0,
+        scope: Scope = "global",
+        values: str = "fp32",
+        exchange: ExchangeName = "auto",
+        workers_per_node: int | None = None,
+        batchnorm: BatchNormMode = "average",
+        dense_below: int = 0,
+        max_consecutive_skips: int = 100,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        self._schedule = _schedule(density, warmup_steps)
+        if scope not in get_args(Scope):
+            raise ConfigurationError(f"scope is {scope!r}: choose 'global' or 'tensor'")
+        check_format(values)
+        check_whole("dense_below", dense_below, least=0)
+        exchanges.check(exchange, workers_per_node)
+        settings = {
+            "density": "a schedule" if callable(density) else float(density),
+            "warmup_steps": warmup_steps,
+            "scope": scope,
+            "values": values,
+            "exchange": exchange,
+            "workers_per_node": (
+                exchanges.node_size(workers_per_node) if exchange == "hierarchical" else None
+            ),
+            "batchnorm": batchnorm,
+            "dense_below": dense_below,
+        }
+        super().__init__(
+            optimizer, model, settings, batchnorm, max_consecutive_skips, process_group
+        )
+        self._flat = FlatParameters(self.shared, self.strides, dense_below)
+        if values == "fp64" and self._flat.dtype != torch.float64:
+            raise ConfigurationError(
+                "values is 'fp64' but no parameter is float64: choose 'fp32', which loses nothing"
+            )
+        self.residual = torch.zeros(self._flat.numel, dtype=self._flat.dtype, device=self.device)
+        """(n,) what of this worker the others have not got yet, in flat order."""
+        self._dense = self.residual[: self._flat.dense_numel]
+        self._sparse = self.residual[self._flat.dense_numel :]
+        self._segments = self._flat.segments(per_tensor=scope == "tensor")
+        offsets = (*(start for start, _ in self._segments), len(self._sparse))
+        task = Task(self._sparse, offsets, values, self._check_finite)
+        usual = self.density_at(0) if callable(density) else density
+        count = selected_count(len(self._sparse), usual)
+        self._exchange = exchanges.create(exchange, self.collectives, task, count, workers_per_node)
+
+    def density_at(self, step: int) -> float:
+        """The share of elements that step ``step`` (0, 1, …) sends."""
+        return check_density(self._schedule(step), f"density at step {step}")
+
+    @torch.no_grad()
+    def _take_step(self, has_gradient: list[bool]) -> int:
+        known = {p: has for (_, p), has in zip(self.shared, has_gradient, strict=True)}
+        if self._exchange.node is not None:
+            average_gradients([p for p, has in known.items() if has], self._exchange.node)
+        self._step_together(known)
+        return self._exchange.selected + len(self._dense)
+
+    @abstractmethod
+    def _step_together(self, has_gradient: dict[nn.Parameter, bool]) -> None:
+        """Add to the residual, exchange, move the weights. ``has_gradient``: has any worker one?"""
+
+    def _facts(self) -> list[float]:
+        density = self.density_at(self.statistics.step)
+        self._counts = [selected_count(numel, density) for _, numel in self._segments]
+        return [density, *self._rates()]
+
+    def _rates(self) -> list[float]:
+        """The facts besides the density."""
+        return super()._facts()
+
+    def _facts_text(self) -> str:
+        density, *rates = self._facts()
+        return f"density is {density}, learning rates and weight decays are {rates}"
+
+    def _check_finite(self, indices: Tensor, values: Tensor) -> None:
+        """Raise NonFiniteError if the update is not finite though the gradients were.
+
+        NaN and infinity are the largest magnitudes, so those selected tell about all.
+        """
+        if bool(values.sum().isfinite()):
+            return
+        bad = ~values.isfinite()
+        if bool(bad.any()):  # else only their sum overflows
+            place = int(indices[bad][0]) + self._flat.dense_numel
+            slot = next(s for s in self._flat.slots if place < s.offset + s.numel)
+            self._require_finite(slot.name, values)
+
+    def _require_finite(self, name: str, values: Tensor) -> None:
+        if bool(values.sum().isfinite()) or bool(values.isfinite().all()):
+            return
+        raise NonFiniteError(
+            f"{type(self.inner).__name__}'s update of {name} is {float(values[~values.isfinite()][0])} "
+            f"at step {self.statistics.step} though all gradients are finite: in float16 raise eps "
+            "(Adam's 1e-8 is 0 there) or keep the weights in float32, else lower the learning rate"
+        )
+
+    def _own_state(self) -> dict[str, Any]:
+        self._exchange.forget_others()
+        residual = {slot.name: slot.view(self.residual) for slot in self._flat.slots}
+        return {
+            **super()._own_state(),
+            "residual": residual,
+            "residual_weight": self._exchange.weight,
+            "exchange": dict(self._exchange.state),
+        }
+
+    def _check_own_state(self, own: dict[str, Any]) -> None:
+        super()._check_own_state(own)
+        if not isinstance(own.get("exchange"), dict):
+            raise CheckpointError(
+                "the state under 'ggs' has no 'exchange': it is of an older version"
+            )
+        found = {name: tuple(tensor.shape) for name, tensor in own.get("residual", {}).items()}
+        expected = {slot.name: tuple(slot.parameter.shape) for slot in self._flat.slots}
+        for name in sorted(found.keys() | expected.keys()):
+            if found.get(name) != expected.get(name):
+                raise CheckpointError(
+                    f"residual of {name}: shape {found.get(name)} in the state, "
+                    f"{expected.get(name)} in this model: load the state of the same model"
+                )
+
+        weight = own.get("residual_weight")
+        if weight != self._exchange.weight:
+            raise CheckpointError(
+                f"the residual was saved by {weight} workers that share one, here they are "
+                f"{self._exchange.weight}: resume with the exchange and the workers per node of then"
+            )
+
+    def _load_own_state(self, own: dict[str, Any]) -> None:
+        super()._load_own_state(own)
+        for slot in self._flat.slots:
+            slot.view(self.residual).copy_(own["residual"][slot.name])
+        self._exchange.forget_others()
+        self._exchange.state.update(own["exchange"])
+
+
+def _schedule(density: float | DensitySchedule, warmup_steps: int) -> DensitySchedule:
+    if not callable(density):
+        return exponential_warmup(density, warmup_steps)
+    if warmup_steps:
+        raise ConfigurationError(
+            f"warmup_steps is {warmup_steps} and density is a function: build the warm-up into it"
+        )
+    return density
