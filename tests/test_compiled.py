@@ -2,13 +2,24 @@
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 from numba.core import caching
 
-from ggs.compiled import compiled, run_threads, threads_for
+from ggs.compiled import _openmp_region, compiled, run_threads, threads_for
+
+
+@pytest.fixture(autouse=True, params=["torch's threads", "own threads"])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every test with both kinds; builds of torch without GNU's or LLVM's OpenMP have one."""
+    if request.param == "own threads":
+        monkeypatch.setattr("ggs.compiled._region", None)
+    elif _openmp_region() is None:
+        pytest.skip("this torch has no OpenMP to share")
+    return str(request.param)
 
 
 def double(values: np.ndarray, first: int, last: int) -> int:
@@ -49,6 +60,28 @@ def test_small_work_stays_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None
     assert [threads_for(work, 100) for work in (0, 99, 199, 200, 10_000)] == [1, 1, 1, 2, 8]
     seen = run_threads(threading.get_ident, [()])
     assert seen == [threading.get_ident()]
+
+
+def test_threads_are_torchs_own(threads: str) -> None:
+    """More threads than torch's would only share its cores: between operators these spin."""
+    torch.set_num_threads(2)
+    torch.ones(1 << 20).add_(1)
+    before = set(os.listdir("/proc/self/task"))
+    run_threads(double, [(np.ones(1), 0, 1)] * 2)
+    if threads == "torch's threads":
+        assert set(os.listdir("/proc/self/task")) == before
+
+
+def test_calls_from_several_threads_at_once() -> None:
+    values = np.ones((4, 1000))
+
+    def repeat(row: int) -> list[int]:
+        return [sum(run_threads(double, [(values[row], 0, 500), (values[row], 500, 1000)]))
+                for _ in range(20)]  # fmt: skip
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(repeat, range(4))) == [[1000] * 20] * 4
+    assert (values == 2.0**20).all()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
