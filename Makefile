@@ -1,5 +1,6 @@
 # make run    set everything up and train LeNet-5 on real MNIST images at 99.9 % sparsity
 # make test   set everything up and run the tests
+# make fuzz   feed every parser and decoder new bad input, at least 100,000 cases (FUZZ_ARGS: more for pytest)
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -7,8 +8,9 @@ READY := $(VENV)/.ready
 RUN_DIR ?= runs/quickstart
 IMAGE ?= ggs:latest
 IMAGE_ARGS ?=
+FUZZ_ARGS ?=
 
-.PHONY: setup run test lint format image clean
+.PHONY: setup run test fuzz lint format image clean
 
 setup: $(READY)
 
@@ -25,6 +27,10 @@ run: setup
 
 test: setup
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+fuzz: setup
+	$(BIN)/python -m pytest -m fuzz --hypothesis-profile nightly --least-cases 100000 \
+		--numprocesses 2 --dist worksteal --timeout 3600 $(FUZZ_ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

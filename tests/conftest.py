@@ -1,18 +1,34 @@
 """Fixtures that every test may use."""
 
+import functools
 import gc
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import docker
 import docker.errors
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from tests.worker_pool import WorkerPool
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# Generated tests: "ci" runs the same cases every time, "nightly" (make fuzz) new ones. A case starts
+# from the same state without fresh fixtures, and may take long on a machine that does other things.
+_COMMON = settings(
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.register_profile("ci", _COMMON, max_examples=100, derandomize=True)
+settings.register_profile("nightly", _COMMON, max_examples=5000)
+settings.load_profile("ci")
+CASES = "generated cases"
 
 
 @pytest.fixture(scope="session")
@@ -57,3 +73,68 @@ def _docker_engine() -> tuple[docker.DockerClient | None, str]:
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
     return None, reason
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--least-cases",
+        type=int,
+        default=0,
+        help="fail unless the tests of parsers (marker fuzz) ran so many generated cases in all",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_CaseCounter(config.getoption("--least-cases")))
+
+
+class _CaseCounter:
+    """Counts the cases that Hypothesis really runs, over all processes of pytest-xdist."""
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+        self._files: Counter[str] = Counter()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        given = getattr(getattr(item, "obj", None), "hypothesis", None)
+        if given is None or item.get_closest_marker("fuzz") is None:
+            return (yield)
+        plain, done = given.inner_test, [0]
+        given.inner_test = _counted(plain, done)
+        try:
+            return (yield)
+        finally:
+            given.inner_test = plain
+            item.user_properties.append((CASES, done[0]))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call":
+            count = sum(int(str(n)) for name, n in report.user_properties if name == CASES)
+            self._files[report.nodeid.partition("::")[0]] += count
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        # a process of xdist sees a part only; the one that started them decides
+        too_few = self._files.total() < self._least and not hasattr(session.config, "workerinput")
+        if too_few and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        total = self._files.total()
+        if total or self._least:
+            terminalreporter.section(CASES)
+            for file, count in sorted(self._files.items()):
+                if count:
+                    terminalreporter.write_line(f"{count:9,}  {file}")
+            wanted = f" (at least {self._least:,} wanted)" if self._least else ""
+            terminalreporter.write_line(f"{total:9,}  in all{wanted}")
+
+
+def _counted(test: Callable[..., Any], done: list[int]) -> Callable[..., Any]:
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        result = test(*args, **kwargs)
+        done[0] += 1  # one that was rejected, by assume(), does not get here
+        return result
+
+    return run

@@ -1,11 +1,7 @@
-"""Whatever lies where a checkpoint should: the documented error, in bounded memory and time.
-
-GGS_FUZZ_EXAMPLES sets the number of cases per test (a nightly run takes tens of thousands).
-"""
+"""Whatever lies where a checkpoint should: the documented error, in bounded memory and time."""
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from contextlib import suppress
@@ -14,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ggs.errors import CheckpointError, ConfigurationError
@@ -23,14 +19,9 @@ from ggs.train.checkpoint import files, find, rng, tree
 from ggs.train.checkpoint.load import load
 from ggs.train.config import TrainConfig
 from ggs.train.worker import train
+from tests.fuzz import EDITS, Edits, bounded, cases, damaged
 
-EXAMPLES = int(os.environ.get("GGS_FUZZ_EXAMPLES", "400"))
-fuzz = settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-pytestmark = pytest.mark.timeout(60 + EXAMPLES)
+pytestmark = pytest.mark.fuzz
 
 TAGS = st.sampled_from(["$tensor", "$tuple", "$items", "$float", "$", "x", "order", ""])
 LEAVES = (
@@ -58,21 +49,18 @@ STATES = st.recursive(
 TENSORS = {"a": torch.zeros(2, 3), "b": torch.zeros(())}
 
 
-@fuzz
 @given(STATES)
 def test_every_plain_state_comes_back(state: Any) -> None:
     text, tensors = tree.flatten(state)
     assert repr(tree.unflatten(text, tensors)) == repr(state)
 
 
-@fuzz
 @given(TREES)
 def test_foreign_trees(value: Any) -> None:
     with suppress(CheckpointError):
         tree.unflatten(json.dumps(value), TENSORS)
 
 
-@fuzz
 @given(st.text(max_size=60))
 def test_foreign_texts(text: str) -> None:
     with suppress(CheckpointError):
@@ -82,13 +70,13 @@ def test_foreign_texts(text: str) -> None:
 def test_deep_nesting_and_huge_numbers() -> None:
     for text in ("[" * 10**6, '{"a":' * 10**5 + "1" + "}" * 10**5, "9" * 10**6, "1e999", "NaN"):
         try:
-            tree.unflatten(text, TENSORS)
+            with bounded():
+                tree.unflatten(text, TENSORS)
         except CheckpointError:
             continue
         assert text == "1e999"  # JSON's own way to write infinity
 
 
-@fuzz
 @given(TREES)
 def test_foreign_random_number_states(value: Any) -> None:
     kept = rng.get_state(torch.device("cpu"))
@@ -109,26 +97,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return files.checkpoints(folder / "checkpoints")[0]
 
 
-def mutated(content: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
-    for place, length, inserted in edits:
-        start = place % (len(content) + 1)
-        content = content[:start] + inserted + content[start + length :]
-    return content
-
-
-EDITS = st.lists(
-    st.tuples(st.integers(0, 1 << 16), st.integers(0, 20), st.binary(max_size=10)),
-    min_size=1,
-    max_size=4,
-)
-
-
-@fuzz
 @given(edits=EDITS)
-def test_mutated_manifests(checkpoint: Path, edits: list[tuple[int, int, bytes]]) -> None:
+def test_mutated_manifests(checkpoint: Path, edits: Edits) -> None:
     original = (checkpoint / files.MANIFEST).read_bytes()
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / files.MANIFEST).write_bytes(mutated(original, edits))
+        (Path(folder) / files.MANIFEST).write_bytes(damaged(original, edits))
         try:
             found = files.read_manifest(Path(folder))
         except CheckpointError:
@@ -139,7 +112,7 @@ def test_mutated_manifests(checkpoint: Path, edits: list[tuple[int, int, bytes]]
 MANIFEST_FIELDS = st.sampled_from(sorted(files.Manifest.model_fields))
 
 
-@fuzz
+@cases(0.5)
 @given(field=MANIFEST_FIELDS, value=TREES)
 def test_signed_manifests_with_foreign_fields(checkpoint: Path, field: str, value: Any) -> None:
     """A valid checksum keeps nobody from writing nonsense."""
@@ -157,16 +130,14 @@ def test_signed_manifests_with_foreign_fields(checkpoint: Path, field: str, valu
             load(target, 0, 1)
 
 
-@fuzz
+@cases(0.5)
 @given(edits=EDITS, head=st.booleans())
-def test_mutated_files_with_a_right_checksum(
-    checkpoint: Path, edits: list[tuple[int, int, bytes]], head: bool
-) -> None:
+def test_mutated_files_with_a_right_checksum(checkpoint: Path, edits: Edits, head: bool) -> None:
     """Headers with wrong lengths, offsets, shapes and names, that only the decoder can refuse."""
     content = (checkpoint / files.rank_file(0)).read_bytes()
     if head:  # the length, and the JSON after it
         edits = [(place % 400, length, inserted) for place, length, inserted in edits]
-    content = mutated(content, edits)
+    content = damaged(content, edits)
     manifest = files.read_manifest(checkpoint)
     record = files.FileRecord(size=len(content), sha256=hashlib.sha256(content).hexdigest())
     with tempfile.TemporaryDirectory() as folder:
@@ -177,3 +148,69 @@ def test_mutated_files_with_a_right_checksum(
         files.write_manifest(target, manifest.model_copy(update={"files": entries}))
         with suppress(CheckpointError):
             load(target, 0, 1)
+
+
+def header(content: bytes | dict[str, Any], length: int | None = None) -> bytes:
+    """The start of a safetensors file, whose length is claimed to be ``length``."""
+    text = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return (len(text) if length is None else length).to_bytes(8, "little") + text
+
+
+def tensor(shape: list[int], end: int) -> dict[str, Any]:
+    return {"x": {"dtype": "F32", "shape": shape, "data_offsets": [0, end]}}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        header({}, 2**30),
+        header({}, 2**64 - 1),
+        header(tensor([2**28], 2**30)) + bytes(16),
+        header(tensor([2**40, 2**40], 16)) + bytes(16),
+        header(tensor([4], 16)) + bytes(12),
+        header(b'{"__metadata__":' + b"[" * 10**6),
+        header({"__metadata__": {"state": "[" * 10**6}}),
+        header({"__metadata__": {"state": "9" * 10**6}}),
+    ],
+    ids=["1 GiB", "2^64", "tensor", "shape", "short", "deep", "deep state", "long number"],
+)
+def test_a_file_that_claims_what_it_does_not_hold(
+    checkpoint: Path, tmp_path: Path, content: bytes
+) -> None:
+    target = tmp_path / checkpoint.name
+    shutil.copytree(checkpoint, target)
+    record = files.write_bytes(target / files.rank_file(0), content)
+    manifest = files.read_manifest(checkpoint)
+    entries = {**manifest.files, files.rank_file(0): record}
+    files.write_manifest(target, manifest.model_copy(update={"files": entries}))
+    with bounded(), pytest.raises(CheckpointError):
+        load(target, 0, 1)
+
+
+def test_a_manifest_that_claims_or_takes_too_much(checkpoint: Path, tmp_path: Path) -> None:
+    target = tmp_path / checkpoint.name
+    shutil.copytree(checkpoint, target)
+    manifest = files.read_manifest(checkpoint)
+    claim = manifest.files[files.rank_file(0)].model_copy(update={"size": 2**40})
+    entries = {**manifest.files, files.rank_file(0): claim}
+    files.write_manifest(target, manifest.model_copy(update={"files": entries}))
+    with bounded(), pytest.raises(CheckpointError, match="instead of 1,099,511,627,776"):
+        load(target, 0, 1)
+    with (target / files.MANIFEST).open("wb") as file:
+        file.truncate(2**30)
+    with bounded(), pytest.raises(CheckpointError, match="is larger than"):
+        load(target, 0, 1)
+    for text in ("[" * 10**6, '{"settings":' * 10**5, '{"step": ' + "9" * 10**6 + "}"):
+        (target / files.MANIFEST).write_text(text)
+        with bounded(), pytest.raises(CheckpointError):
+            load(target, 0, 1)
+
+
+@pytest.mark.parametrize("text", ["[" * 1000, '{"step": 1e999}', '{"step": "a"}', "1" * 10**6])
+def test_a_damaged_mark_of_the_end_is_none(checkpoint: Path, tmp_path: Path, text: str) -> None:
+    shutil.copytree(checkpoint, tmp_path / checkpoint.name)
+    (tmp_path / find.DONE).write_text(text)
+    values = {"checkpoint_dir": tmp_path, "steps": 2, "batch_size": 4, "overwrite": True}
+    with bounded():
+        assert not find._is_done(tmp_path / checkpoint.name)
+        find.candidates(build(TrainConfig, values))

@@ -11,7 +11,7 @@ import ggs
 
 # From the ground up. A module may import from its own layer only where it is a package of its own.
 LAYERS = [
-    {"errors", "statistics", "lockstep", "clock", "command_line"},
+    {"errors", "plain_yaml", "statistics", "lockstep", "clock", "command_line"},
     {
         "schedule",
         "compiled",

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from ggs.select import Selector, select_reference
+from tests.fuzz import cases
 
 SIZES = st.sampled_from([0, 1, 2, 3, 15, 16, 17, 63, 64, 65, 1023, 1024, 1025, 4097, 20011])
 KINDS = ["normal", "heavy", "few values", "equal", "zeros", "mostly zeros", "denormal", "extremes"]
@@ -68,7 +69,7 @@ def test_reference_is_a_stable_sort() -> None:
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_kernel_equals_reference(dtype: torch.dtype) -> None:
-    @settings(max_examples=80, deadline=None)
+    @cases(0.8)
     @given(SIZES, st.sampled_from(KINDS), st.floats(0, 1), st.integers(0, 10**6), st.booleans())
     def run(numel: int, kind: str, density: float, seed: int, accumulate: bool) -> None:
         k = round(numel * density**3)
@@ -102,7 +103,7 @@ def test_numbers_that_change_from_step_to_step() -> None:
 def test_segments_equal_reference_in_each() -> None:
     lengths = st.lists(st.sampled_from([0, 1, 5, 64, 300, 5000]), min_size=1, max_size=12)
 
-    @settings(max_examples=50, deadline=None)
+    @cases(0.5)
     @given(lengths, st.sampled_from(KINDS), st.floats(0, 1), st.integers(0, 10**6), st.booleans())
     def run(sizes: list[int], kind: str, density: float, seed: int, accumulate: bool) -> None:
         offsets = [0, *itertools.accumulate(sizes)]

@@ -5,13 +5,14 @@ from types import ModuleType
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from ggs import wire, wire_cpu, wire_torch
 from ggs.errors import ConfigurationError, WireError
 from ggs.wire_layout import CHECKSUM_AT, FORMATS, HEADER_BYTES, layout
+from tests.fuzz import EDITS, Edits, bounded, cases, damaged
 
 FORMAT = st.sampled_from(wire.VALUES_FORMATS)
 SIZES = st.sampled_from([0, 1, 2, 3, 31, 32, 33, 255, 256, 257, 1000, 65_537])
@@ -39,44 +40,54 @@ def use(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 @BOTH
-def test_round_trip(codec: ModuleType, use: pytest.MonkeyPatch) -> None:
+@cases(0.6)
+@given(SIZES, st.floats(0, 1), FORMAT, SCALES, st.booleans(), st.integers(0, 10**6))
+def test_round_trip(
+    codec: ModuleType,
+    use: pytest.MonkeyPatch,
+    numel: int,
+    density: float,
+    form: str,
+    scale: float,
+    double: bool,
+    seed: int,
+) -> None:
     use.setattr(wire, "_codec", lambda device: codec)
+    k = round(numel * density)
+    dtype = torch.float64 if double else torch.float32
+    indices, values = selection(numel, k, seed, scale, dtype)
+    message, sent = wire.encode(indices, values, numel, form)
+    assert message.numel() == wire.message_size(numel, k, form)
+    assert sent.dtype == FORMATS[form].dtype
+    got_indices, got_values = wire.decode(message, numel, k, form)
+    assert got_indices.dtype == torch.int64
+    assert torch.equal(got_indices, indices)
+    assert torch.equal(got_values, sent)
+    assert got_values.dtype == sent.dtype
+    assert bool(sent.isfinite().all())
 
-    @settings(max_examples=60, deadline=None)
-    @given(SIZES, st.floats(0, 1), FORMAT, SCALES, st.booleans(), st.integers(0, 10**6))
-    def run(numel: int, density: float, form: str, scale: float, double: bool, seed: int) -> None:
-        k = round(numel * density)
-        dtype = torch.float64 if double else torch.float32
-        indices, values = selection(numel, k, seed, scale, dtype)
+
+@cases(0.8)
+@given(SIZES, st.floats(0, 1), FORMAT, SCALES, st.booleans(), st.integers(0, 10**6))
+def test_both_codecs_write_the_same_bytes(
+    use: pytest.MonkeyPatch,
+    numel: int,
+    density: float,
+    form: str,
+    scale: float,
+    double: bool,
+    seed: int,
+) -> None:
+    dtype = torch.float64 if double else torch.float32
+    indices, values = selection(numel, round(numel * density**2), seed, scale, dtype)
+    messages, sents = [], []
+    for codec in (wire_cpu, wire_torch):
+        use.setattr(wire, "_codec", lambda device, codec=codec: codec)
         message, sent = wire.encode(indices, values, numel, form)
-        assert message.numel() == wire.message_size(numel, k, form)
-        assert sent.dtype == FORMATS[form].dtype
-        got_indices, got_values = wire.decode(message, numel, k, form)
-        assert got_indices.dtype == torch.int64
-        assert torch.equal(got_indices, indices)
-        assert torch.equal(got_values, sent)
-        assert got_values.dtype == sent.dtype
-        assert bool(sent.isfinite().all())
-
-    run()
-
-
-def test_both_codecs_write_the_same_bytes(use: pytest.MonkeyPatch) -> None:
-    @settings(max_examples=80, deadline=None)
-    @given(SIZES, st.floats(0, 1), FORMAT, SCALES, st.booleans(), st.integers(0, 10**6))
-    def run(numel: int, density: float, form: str, scale: float, double: bool, seed: int) -> None:
-        dtype = torch.float64 if double else torch.float32
-        indices, values = selection(numel, round(numel * density**2), seed, scale, dtype)
-        messages, sents = [], []
-        for codec in (wire_cpu, wire_torch):
-            use.setattr(wire, "_codec", lambda device, codec=codec: codec)
-            message, sent = wire.encode(indices, values, numel, form)
-            messages.append(message)
-            sents.append(sent)
-        assert torch.equal(*messages)
-        assert torch.equal(*sents)
-
-    run()
+        messages.append(message)
+        sents.append(sent)
+    assert torch.equal(*messages)
+    assert torch.equal(*sents)
 
 
 @BOTH
@@ -107,8 +118,8 @@ def test_error_of_each_format(scale: float) -> None:
 
 
 @pytest.mark.parametrize("form", wire.VALUES_FORMATS)
+@cases(0.2)
 @given(SCALES, st.integers(0, 10**6))
-@settings(max_examples=20, deadline=None)
 def test_the_error_is_exact_in_float64(form: str, scale: float, seed: int) -> None:
     """value - sent + sent is the value again, so that nothing is lost from the residual."""
     indices, values = selection(3000, 300, seed, 1.0, torch.float64)
@@ -180,42 +191,40 @@ def seal(message: Tensor) -> Tensor:
     return message
 
 
-def test_forged_messages_decode_as_written_or_not_at_all(use: pytest.MonkeyPatch) -> None:
+@pytest.mark.fuzz
+@given(FORMAT, st.data())
+def test_forged_messages_decode_as_written_or_not_at_all(
+    use: pytest.MonkeyPatch, form: str, data: st.DataObject
+) -> None:
     """Damage under a right checksum: only what an encoder could have written is accepted."""
-
-    @settings(max_examples=120, deadline=None)
-    @given(FORMAT, st.data())
-    def run(form: str, data: st.DataObject) -> None:
-        numel = data.draw(st.sampled_from([40, 300, 3000]))
-        k = data.draw(st.sampled_from([0, 1, 9, 20, 40]))
-        indices, values = selection(numel, k, 3, 1.0, torch.float32)
-        message, _ = wire.encode(indices, values, numel, form)
-        for _ in range(data.draw(st.integers(1, 3))):
-            at = data.draw(st.integers(0, message.numel() - 1))
-            message[at] = data.draw(st.integers(0, 255))
-        read, refused = [], []
-        for reader in (wire_cpu, wire_torch):
-            use.setattr(wire, "_codec", lambda device, reader=reader: reader)
-            try:
-                read.append(wire.decode(seal(message.clone()), numel, k, form))
-            except WireError as error:
-                refused.append(str(error))
-        assert len(refused) in (0, 2)
-        assert all("\n" not in text for text in refused)
-        if refused:
-            return
-        got, decoded = read[0]
-        assert torch.equal(got, read[1][0])
-        assert torch.equal(decoded, read[1][1])
-        assert bool(decoded.isfinite().all())
-        assert bool((got[1:] > got[:-1]).all())
-        assert len(got) == 0 or (got[0] >= 0 and got[-1] < numel)
-
-    run()
+    numel = data.draw(st.sampled_from([40, 300, 3000]))
+    k = data.draw(st.sampled_from([0, 1, 9, 20, 40]))
+    indices, values = selection(numel, k, 3, 1.0, torch.float32)
+    message, _ = wire.encode(indices, values, numel, form)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, message.numel() - 1))
+        message[at] = data.draw(st.integers(0, 255))
+    read, refused = [], []
+    for reader in (wire_cpu, wire_torch):
+        use.setattr(wire, "_codec", lambda device, reader=reader: reader)
+        try:
+            read.append(wire.decode(seal(message.clone()), numel, k, form))
+        except WireError as error:
+            refused.append(str(error))
+    assert len(refused) in (0, 2)
+    assert all("\n" not in text for text in refused)
+    if refused:
+        return
+    got, decoded = read[0]
+    assert torch.equal(got, read[1][0])
+    assert torch.equal(decoded, read[1][1])
+    assert bool(decoded.isfinite().all())
+    assert bool((got[1:] > got[:-1]).all())
+    assert len(got) == 0 or (got[0] >= 0 and got[-1] < numel)
 
 
+@pytest.mark.fuzz
 @given(st.binary(max_size=400), st.integers(0, 100), st.integers(0, 100), FORMAT)
-@settings(max_examples=120, deadline=None)
 def test_noise_is_rejected(noise: bytes, numel: int, k: int, form: str) -> None:
     k = min(k, numel)
     size = wire.message_size(numel, k, form)
@@ -223,6 +232,34 @@ def test_noise_is_rejected(noise: bytes, numel: int, k: int, form: str) -> None:
     for raw in (noise, whole):
         with pytest.raises(WireError):
             wire.decode(torch.tensor(list(raw), dtype=torch.uint8), numel, k, form)
+
+
+@pytest.mark.fuzz
+@given(EDITS, FORMAT)
+def test_damaged_messages_are_rejected(edits: Edits, form: str) -> None:
+    """Bytes changed, lost or added, without a right checksum."""
+    indices, values = selection(300, 20, 3, 1.0, torch.float32)
+    message, _ = wire.encode(indices, values, 300, form)
+    content = bytes(message.tolist())
+    changed = damaged(content, edits)
+    assume(changed != content)
+    with pytest.raises(WireError):
+        wire.decode(torch.tensor(list(changed), dtype=torch.uint8), 300, 20, form)
+
+
+@BOTH
+@pytest.mark.parametrize("place", [4, 10], ids=["numel", "count"])
+@pytest.mark.parametrize("claim", [0, 19, 301, 2**30, 2**48 - 1])
+def test_a_header_that_claims_another_length(
+    codec: ModuleType, use: pytest.MonkeyPatch, place: int, claim: int
+) -> None:
+    """Nothing is allocated for what a header claims: the receiver knows what must come."""
+    use.setattr(wire, "_codec", lambda device: codec)
+    indices, values = selection(300, 20, 3, 1.0, torch.float32)
+    message, _ = wire.encode(indices, values, 300, "fp32")
+    message[place : place + 6] = torch.tensor(list(claim.to_bytes(6, "little")))
+    with bounded(), pytest.raises(WireError, match=f"holds .*{claim}.*, not 20 of 300"):
+        wire.decode(seal(message), 300, 20, "fp32")
 
 
 def test_foreign_messages_say_what_is_wrong() -> None:

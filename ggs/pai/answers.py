@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from ggs.errors import PAIError, ServerRefusedError, UnreachableError
 
 MAX_COMPLAINTS = 10
+MAX_DEPTH = 100
 # where js-yaml 3 and 4 say that a file is wrong
 _YAML_PLACE = re.compile(r"at line \d+, column \d+|\(\d+:\d+\)")
 
@@ -42,8 +43,8 @@ class Answer:
     def json(self) -> Any:
         """The body's JSON value; UnreachableError says what came instead."""
         try:
-            return json.loads(self.body)
-        except (ValueError, RecursionError):
+            return read_json(self.body)
+        except ValueError:
             raise UnreachableError(_no_json(self)) from None
 
     def retry_after(self) -> float | None:
@@ -58,6 +59,25 @@ class Answer:
         if when.tzinfo is None:
             when = when.replace(tzinfo=timezone.utc)
         return max(0.0, (when - datetime.now(timezone.utc)).total_seconds())
+
+
+def read_json(text: str | bytes) -> Any:
+    """The value of a JSON text; ValueError if it is none, or nested deeper than can be written again."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for inner in level
+            if isinstance(inner, dict | list)
+            for item in (inner.values() if isinstance(inner, dict) else inner)
+        ]
+        if not level:
+            return value
+    raise ValueError("nested too deeply")
 
 
 def clean(text: str, limit: int = 500) -> str:
@@ -138,8 +158,8 @@ def complaints(message: Any) -> list[str]:
     if not isinstance(message, str):
         return []
     try:
-        errors = json.loads(message)
-    except (ValueError, RecursionError):
+        errors = read_json(message)
+    except ValueError:
         errors = None
     if not isinstance(errors, list):
         return [clean(message)] if message.strip() else []
@@ -169,8 +189,8 @@ def _complaint(error: dict[str, Any]) -> str:
 def _code_and_message(answer: Answer) -> tuple[str | None, Any]:
     """OpenPAI's ``{code, message}``; code None if the body is none, "" if it has no code."""
     try:
-        body = json.loads(answer.body)
-    except (ValueError, RecursionError):
+        body = read_json(answer.body)
+    except ValueError:
         body = None
     if not isinstance(body, dict) or "message" not in body:
         return None, "" if _is_html(answer) else answer.text
@@ -188,7 +208,7 @@ def _is_html(answer: Answer) -> bool:
 
 def _no_json(answer: Answer) -> str:
     if _is_html(answer):
-        title = re.search(r"<title[^>]*>([^<]{1,300})", answer.text[:100_000], re.IGNORECASE)
+        title = re.search(r"<title[^<>]*>([^<]{1,300})", answer.text[:100_000], re.IGNORECASE)
         what = f"a web page{f' titled {clean(title[1], 100)!r}' if title else ''}"
         return (
             f"{what} came back instead of OpenPAI's answer (status {answer.status}): a proxy or a "

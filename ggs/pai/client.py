@@ -12,12 +12,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 from urllib.parse import quote
 
-import yaml
-
 from ggs.errors import ConfigurationError, PAIError, ServerRefusedError, UnreachableError
-from ggs.pai.answers import Answer, refusal
+from ggs.pai import document
+from ggs.pai.answers import Answer, read_json, refusal
 from ggs.pai.clusters import Cluster, check_token
-from ggs.pai.document import MAX_BYTES
 from ggs.pai.transport import Limits, Log, Transport
 
 
@@ -134,8 +132,8 @@ class Client:
         A refusal raises ServerRefusedError; ``code`` is ``ConflictJobError`` if the name is taken.
         """
         body = text.encode()
-        if len(body) > MAX_BYTES:
-            size = f"{len(body)} bytes, OpenPAI accepts {MAX_BYTES}"
+        if len(body) > document.MAX_BYTES:
+            size = f"{len(body)} bytes, OpenPAI accepts {document.MAX_BYTES}"
             raise ConfigurationError(f"the job file of {name!r} is too large: {size}")
         subject = f"job {name!r}"
         if self.exists(name):
@@ -178,8 +176,8 @@ class Client:
         """The job file as stored, secrets masked (the body is JSON, whatever its type says)."""
         answer = self._http.send("GET", self._job_path(name, user) + "/config", f"job {name!r}")
         try:
-            value = json.loads(answer.body)
-        except (ValueError, RecursionError):
+            value = read_json(answer.body)
+        except ValueError:
             value = _from_yaml(answer)
         if not isinstance(value, dict):
             raise UnreachableError(f"OpenPAI's stored file of job {name!r} is not a job file")
@@ -210,7 +208,8 @@ class Client:
         return {str(job.get("name")) for job in self.jobs(keyword=keyword, limit=5000)}
 
     def _job_path(self, name: str, user: str | None) -> str:
-        return f"/jobs/{quote(f'{user or self.cluster.user}~{name}', safe='~')}"
+        # a command line may hold bytes that are no text
+        return f"/jobs/{quote(f'{user or self.cluster.user}~{name}', '~', errors='replace')}"
 
 
 def _json(value: Mapping[str, Any]) -> bytes:
@@ -219,7 +218,7 @@ def _json(value: Mapping[str, Any]) -> bytes:
 
 def _from_yaml(answer: Answer) -> Any:
     try:
-        return yaml.safe_load(answer.body[:MAX_BYTES].decode())
-    except (ValueError, RecursionError, yaml.YAMLError):
+        return document.parse(answer.body[: document.MAX_BYTES].decode()).value
+    except (ValueError, document.DocumentError):
         answer.json()  # says what came instead
         return None

@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from ggs import plain_yaml
 from ggs.errors import ConfigurationError
 
 # of the YAML file, whose parser is slow, and of the JSON file, where the SDK also keeps a cache
@@ -192,17 +193,6 @@ def yaml_path() -> Path:
     return folder() / "clusters.yaml"
 
 
-class _Loader(yaml.SafeLoader):
-    """SafeLoader without merge keys, whose nesting can grow a small file beyond all memory."""
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        for key, _ in node.value:
-            if key.tag == "tag:yaml.org,2002:merge":
-                raise yaml.constructor.ConstructorError(
-                    None, None, "merge keys are not supported", key.start_mark
-                )
-
-
 def _alias_of(entry: Any) -> Any:
     return entry.get("cluster_alias") if isinstance(entry, dict) else None
 
@@ -222,7 +212,7 @@ def _read(path: Path) -> list[Any]:
     try:
         text = data.decode()
         is_json = path.suffix == ".json"
-        entries = json.loads(text or "null") if is_json else yaml.load(text, _Loader)
+        entries = json.loads(text or "null") if is_json else plain_yaml.load(text)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         # only the place: the text around it may hold a token
         mark = getattr(error, "problem_mark", None)

@@ -282,12 +282,12 @@ def _integer(text: str) -> int:
         if not math.isfinite(value):
             raise ValueError(text)
         return sign * int(value)
-    for prefix, base in (("0b", 2), ("0x", 16), ("0", 8)):
-        if digits.startswith(prefix) and digits != "0":
-            return sign * int(digits[len(prefix) :], base)
-    if len(digits) > 400:  # beyond a JavaScript number
+    bases = {"0b": 2, "0x": 16, "0": 8} if digits != "0" else {}
+    prefix = next(filter(digits.startswith, bases), "")
+    number = int(digits.removeprefix(prefix), bases.get(prefix, 10))
+    if number.bit_length() > 1024:  # beyond a JavaScript number
         raise ValueError(text)
-    return sign * int(digits)
+    return sign * number
 
 
 def _float(text: str) -> int | float:

@@ -21,6 +21,8 @@ from ggs.pai.answers import Answer, clean, refusal, scheme_and_host
 from ggs.pai.clusters import Cluster
 
 MAX_ANSWER_BYTES = 32 << 20
+# what httpx raises for an address that is none, and Python's codecs for one that is no text or host
+_NO_ADDRESS = (httpx.InvalidURL, UnicodeError)
 # httpx logs whole addresses, and those of a task's log contain a token
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
@@ -95,9 +97,12 @@ class Transport:
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         if body is not None:
             headers["Content-Type"] = content_type
-        request = self._http.build_request(
-            method, self._api + path, params=parameters, headers=headers, content=body
-        )
+        try:
+            request = self._http.build_request(
+                method, self._api + path, params=parameters, headers=headers, content=body
+            )
+        except _NO_ADDRESS as error:
+            raise UnreachableError(_network_failure(error, self._address)) from None
         for repetition in range(self.limits.repetitions + 1):
             wait = self.limits.backoff * 2**repetition * random.uniform(0.8, 1.2)
             try:
@@ -127,6 +132,7 @@ class Transport:
         try:
             response = self._http.send(request, stream=True)
             try:
+                _require_unpacked(response)
                 for part in response.iter_bytes():
                     body += part
                     if len(body) > MAX_ANSWER_BYTES:
@@ -143,7 +149,7 @@ class Transport:
             raise _NotSentError(
                 _network_failure(error, self._address), again=_tls_reason(error) is None
             ) from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx.HTTPError, *_NO_ADDRESS) as error:
             raise UnreachableError(_network_failure(error, self._address)) from None
         return Answer(response.status_code, response.headers, bytes(body), frozenset(self._hide))
 
@@ -158,8 +164,9 @@ class Transport:
                 answer = Answer(response.status_code, response.headers, b"", frozenset(self._hide))
                 if response.status_code not in (200, 206, 416):
                     raise refusal(answer, "the task's log")
+                _require_unpacked(response)
                 yield Log(response.status_code, response.headers, response.iter_bytes())
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx.HTTPError, *_NO_ADDRESS) as error:
             raise UnreachableError(_network_failure(error, address)) from None
 
 
@@ -169,6 +176,16 @@ class _NotSentError(Exception):
     def __init__(self, message: str, again: bool) -> None:
         super().__init__(message)
         self.again = again
+
+
+def _require_unpacked(response: httpx.Response) -> None:
+    """Refuse what one piece of an answer may grow to gigabytes from; zlib alone gives 1000 bytes a byte."""
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("identity", "gzip", "deflate", ""):
+        raise UnreachableError(
+            f"the answer is packed as {clean(encoding, 60)!r}, which nobody asked for: a proxy, or "
+            "another server than OpenPAI's"
+        )
 
 
 def _verification(cluster: Cluster) -> ssl.SSLContext | bool:
@@ -193,7 +210,7 @@ def _public_and_machine_trust() -> ssl.SSLContext:
 def _network_failure(error: Exception, address: str) -> str:
     """What went wrong on the way to ``address``, of which only scheme and host are named."""
     target = scheme_and_host(address)
-    where = f"{target[0]}://{target[1]}" if target else "the address"
+    where = clean(f"{target[0]}://{target[1]}", 200) if target else "the address"
     reason = _tls_reason(error)
     if reason is not None:
         return (
@@ -208,7 +225,7 @@ def _network_failure(error: Exception, address: str) -> str:
         return f"{where} cannot be reached ({clean(str(error), 200)}): address, VPN, firewall?"
     if isinstance(error, httpx.RemoteProtocolError):
         return f"{where} broke off its answer, or does not speak HTTP"
-    if isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol):
+    if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL | UnicodeError):
         return f"{where} is not a web address that can be asked"
     return f"{where}: the connection broke ({type(error).__name__})"
 

@@ -68,7 +68,7 @@ def read_run(path: Path) -> Run:
             [row for row in rows if row["kind"] == "evaluation"],
             json.loads(summary.read_text()) if summary.is_file() else None,
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"the run in {path} is damaged: {error!r}") from None
 
 
@@ -81,7 +81,7 @@ def _lines(path: Path) -> Iterable[Row]:
         try:
             row = json.loads(line)
             complete = _NEEDED[row["kind"]] <= row.keys()
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             complete = False
         if not complete:
             raise DataError(f"line {number} of {path} is damaged, or of another version of ggs")

@@ -8,6 +8,7 @@ name or value becomes a one-line :class:`ggs.errors.ConfigurationError`.
 import argparse
 import difflib
 import types
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
@@ -17,11 +18,13 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from ggs import plain_yaml
 from ggs.errors import ConfigurationError
+from ggs.plain_yaml import PlainLoader
 
 Model = TypeVar("Model", bound=BaseModel)
 
-YAML_LIMIT = 1 << 20
+YAML_LIMIT = 1 << 18
 """Bytes. A configuration has a few dozen lines; what is larger is something else."""
 
 _HELP = "ggs train --help lists every setting"
@@ -87,9 +90,9 @@ def load_yaml(path: Path) -> dict[str, Any]:
     if len(text) > YAML_LIMIT:
         raise ConfigurationError(f"config: {path} is larger than {YAML_LIMIT:,} bytes")
     try:
-        values = yaml.load(text, _Loader)
-    except Exception as error:  # its tags (!!int, !!timestamp, ...) fail in ways of their own
-        reason = " ".join(str(error).split()) or type(error).__name__
+        values = plain_yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
             mark = error.problem_mark
             reason = f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
@@ -103,8 +106,8 @@ def load_yaml(path: Path) -> dict[str, Any]:
     return {str(name): value for name, value in values.items()}
 
 
-class _Loader(yaml.SafeLoader):
-    """Safe YAML without aliases (a few lines of them can stand for gigabytes) and duplicate keys."""
+class _Loader(PlainLoader):
+    """Plain YAML without aliases (a few lines of them can stand for gigabytes) and duplicate keys."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -114,8 +117,8 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         mapping = super().construct_mapping(node, deep=deep)
         if len(mapping) != len(node.value):
-            keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
-            twice = next(key for key in keys if keys.count(key) > 1)
+            counts = Counter(self.construct_object(key, deep=deep) for key, _ in node.value)
+            twice = next(key for key, count in counts.items() if count > 1)
             raise yaml.YAMLError(f"line {node.start_mark.line + 1}: {twice} is given twice")
         return mapping
 
@@ -185,8 +188,8 @@ def _value(field: FieldInfo, name: str, text: str) -> Any:
     if get_origin(kind) is not dict:
         return text
     try:
-        return yaml.load(text, _Loader)
-    except Exception:  # as in load_yaml
+        return plain_yaml.load(text, _Loader)
+    except yaml.YAMLError:
         raise ConfigurationError(
             f"{name}: {text!r} is not readable; give names and values such as '{{nesterov: true}}'"
         ) from None

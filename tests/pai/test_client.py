@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ggs.errors import ConfigurationError, PAIError, ServerRefusedError, UnreachableError
@@ -492,7 +492,7 @@ ajv_errors = st.lists(
 )
 
 
-@settings(deadline=None)
+@pytest.mark.fuzz
 @given(
     st.integers(100, 599),
     st.dictionaries(
@@ -517,7 +517,7 @@ def test_any_refusal_is_one_printable_line(
     assert after is None or after >= 0
 
 
-@settings(deadline=None)
+@pytest.mark.fuzz
 @given(json_values | ajv_errors.map(json.dumps))
 def test_any_complaints_are_a_short_list(message: object) -> None:
     found = complaints(message)
@@ -525,7 +525,7 @@ def test_any_complaints_are_a_short_list(message: object) -> None:
     assert all(text.isprintable() for text in found)
 
 
-@settings(deadline=None)
+@pytest.mark.fuzz
 @given(
     json_values
     | st.fixed_dictionaries(

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ggs.errors import ConfigurationError
 from ggs.pai import clusters
 from ggs.pai.clusters import Cluster
+from tests.fuzz import EDITS, Edits, bounded, damaged
 from tests.pai.fake_server import TOKEN
 
 # as `opai cluster add` writes it, with a key that GGS does not know
@@ -217,13 +218,21 @@ def test_removing(home: Path) -> None:
         ("clusters.json", '{"a": "secret-token', "is damaged"),
         ("clusters.json", "[" * 100_000, "is damaged"),
         ("clusters.json", "{}", "should be a list of clusters"),
+        ("clusters.yaml", '- !!int ""', "is damaged"),
+        ("clusters.yaml", "- !!bool x", "is damaged"),
+        ("clusters.yaml", "- !!timestamp x", "is damaged"),
+        ("clusters.yaml", "- " + "1:" * 200 + "1.0", "is damaged"),
+        ("clusters.yaml", "- " + "1:" * 100_000 + "1", "is damaged"),
+        ("clusters.yaml", "- 0x" + "f" * 5000, "is damaged"),
+        ("clusters.yaml", "- " * 100_000, "is damaged"),
+        ("clusters.json", "[" + "9" * 5000 + "]", "is damaged"),
     ],
 )
 def test_damaged_files_are_told_and_never_written(
     home: Path, name: str, text: str, words: str
 ) -> None:
     path = write(home, name, text)
-    with pytest.raises(ConfigurationError, match=words) as error:
+    with bounded(), pytest.raises(ConfigurationError, match=words) as error:
         clusters.load()
     assert str(path) in str(error.value)
     assert "secret-token" not in str(error.value)
@@ -316,7 +325,7 @@ entries = st.lists(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.fuzz
 @given(
     st.sampled_from(["clusters.yaml", "clusters.json"]),
     st.binary(max_size=300)
@@ -332,7 +341,40 @@ def test_any_file_is_read_or_refused(home: Path, name: str, data: bytes) -> None
     path.unlink()
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.fuzz
+@given(EDITS, st.booleans())
+def test_any_damaged_file_is_read_or_refused(home: Path, edits: Edits, is_json: bool) -> None:
+    content = (json.dumps(JS) if is_json else OPAI).encode()
+    path = write(home, f"clusters.{'json' if is_json else 'yaml'}", "")
+    path.write_bytes(damaged(content, edits))
+    with suppress(ConfigurationError):
+        clusters.load()
+        clusters.add(Cluster("unlikely-alias", "https://h", "alice", TOKEN))
+        assert "unlikely-alias" in [cluster.alias for cluster in clusters.load()[0]]
+    for left in path.parent.iterdir():
+        left.unlink()
+
+
+def test_aliases_are_kept_and_stand_for_no_copies(home: Path) -> None:
+    """2^40 values in a file of 2 KB, of which only 41 lists are ever built."""
+    lines = ["- &a0 [x, x]", *(f"- &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 40))]
+    write(home, "clusters.yaml", "\n".join(lines))
+    with bounded():
+        assert clusters.load()[0] == []
+        clusters.add(Cluster("a", "https://h", "alice", TOKEN))
+        assert [cluster.alias for cluster in clusters.load()[0]] == ["a"]
+    assert (home / ".openpai" / "clusters.yaml").stat().st_size < 4096
+
+
+@pytest.mark.parametrize("name", ["clusters.yaml", "clusters.json"])
+def test_a_huge_file_is_not_read(home: Path, name: str) -> None:
+    with write(home, name, "").open("wb") as file:
+        file.truncate(2**30)
+    with bounded(), pytest.raises(ConfigurationError, match="larger than"):
+        clusters.load()
+
+
+@pytest.mark.fuzz
 @given(entries)
 def test_other_entries_survive_a_change(home: Path, kept: list[Any]) -> None:
     path = write(home, "clusters.yaml", yaml.safe_dump(kept, allow_unicode=True))
@@ -343,7 +385,7 @@ def test_other_entries_survive_a_change(home: Path, kept: list[Any]) -> None:
     path.unlink()
 
 
-@settings(deadline=None)
+@pytest.mark.fuzz
 @given(st.text() | st.text("/:@?#[]%.ahtps").map(lambda text: "https://" + text))
 def test_any_address_is_checked_once_and_for_all(text: str) -> None:
     with suppress(ConfigurationError):
@@ -352,7 +394,7 @@ def test_any_address_is_checked_once_and_for_all(text: str) -> None:
         assert uri.startswith(("http://", "https://"))
 
 
-@settings(deadline=None)
+@pytest.mark.fuzz
 @given(st.text() | st.binary().map(lambda data: f"h.{base64.urlsafe_b64encode(data).decode()}.s"))
 def test_any_token_has_claims_or_none(token: str) -> None:
     assert isinstance(clusters.token_claims(token), dict)

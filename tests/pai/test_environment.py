@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ggs.errors import ConfigurationError, DeviceError, EnvironmentVariableError, GGSError
@@ -15,6 +15,7 @@ from ggs.pai.environment import PAIEnvironment, role_key
 from ggs.pai.exitspec import Reaction, classify
 from ggs.pai.network import find_interface, interface_names, is_local
 from ggs.pai.placement import Devices, LaunchOptions, is_worker, place, worker_variables
+from tests.fuzz import EDITS, Edits, bounded, cases, damaged
 from tests.pai.variables import pai_variables
 
 CPU_ONLY = Devices(visible=0, supported=False)
@@ -121,7 +122,8 @@ TEXTS = st.one_of(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@pytest.mark.fuzz
+@cases(3)
 @given(st.dictionaries(st.sampled_from([*WHOLE, *LAUNCH]), TEXTS, max_size=4), st.booleans())
 def test_any_environment_is_a_placement_or_one_line(
     changes: dict[str, str | None], independent: bool
@@ -139,6 +141,45 @@ def test_any_environment_is_a_placement_or_one_line(
     else:
         assert "\n" not in message
         assert len(message) < 1000
+
+
+@pytest.mark.fuzz
+@cases(3)
+@given(st.dictionaries(st.sampled_from([*WHOLE]), EDITS, min_size=1, max_size=3))
+def test_any_damaged_environment_is_a_placement_or_one_line(changes: dict[str, Edits]) -> None:
+    variables = dict(WHOLE)
+    for name, edits in changes.items():
+        # what the system hands over as text may hold bytes that are none
+        content = damaged(WHOLE[name].encode(), edits).replace(b"\0", b"")
+        variables[name] = content.decode(errors="surrogateescape")
+    try:
+        assert place(variables, LaunchOptions(), CPU_ONLY).world_size > 0
+    except GGSError as error:
+        message = str(error)
+        assert "\n" not in message
+        assert len(message) < 1000
+        message.encode()  # can be printed
+
+
+LONG = {
+    "digits": "9" * 10**7,
+    "commas": "," * 10**6,
+    "roles": ",".join(f"r{number}" for number in range(10**5)),
+    "ports": ",".join(["20001"] * 10**6),
+    "spaces": " " * 10**7,
+}
+
+
+@pytest.mark.parametrize("name", [*WHOLE, "NNODES", "MASTER_PORT"])
+def test_a_very_long_value_is_refused_or_ignored_at_once(name: str) -> None:
+    for text in LONG.values():
+        with bounded():
+            message = ""
+            try:
+                place(WHOLE | {name: text}, LaunchOptions(), CPU_ONLY)
+            except GGSError as error:
+                message = str(error)
+            assert len(message) < 1000
 
 
 def lacking(*names: str) -> Callable[[dict[str, str]], None]:

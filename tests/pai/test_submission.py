@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from ggs.errors import ConfigurationError
@@ -98,7 +98,7 @@ secret_values = st.recursive(
 )
 
 
-@settings(deadline=None)
+@pytest.mark.fuzz
 @given(
     st.dictionaries(st.text("abc", min_size=1), secret_values, min_size=1, max_size=3),
     st.booleans(),

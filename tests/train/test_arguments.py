@@ -1,14 +1,17 @@
 """Flags, YAML and help from one pydantic model; every mistake is one line."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
+import yaml
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ggs.errors import ConfigurationError
 from ggs.train import arguments, runs
 from ggs.train.config import TrainConfig
+from tests.fuzz import EDITS, Edits, bounded, cases, damaged
 
 
 def read(*argv: str) -> TrainConfig:
@@ -102,7 +105,8 @@ def test_a_mistake_in_the_file_is_one_line(tmp_path: Path, text: str, words: lis
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.fuzz
+@cases(2)
 @given(st.lists(st.one_of(st.text(max_size=20), st.sampled_from(["--lr", "--density", "--steps"]))))
 def test_any_command_line_is_a_configuration_or_a_configuration_error(argv: list[str]) -> None:
     if {"-h", "--help"} & set(argv):
@@ -115,7 +119,8 @@ def test_any_command_line_is_a_configuration_or_a_configuration_error(argv: list
     assert "\n" not in message
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.fuzz
+@cases(2)
 @given(st.binary(max_size=200))
 def test_any_file_is_a_mapping_or_a_configuration_error(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
@@ -128,6 +133,96 @@ def test_any_file_is_a_mapping_or_a_configuration_error(
     except ConfigurationError as error:
         message = str(error)
     assert "\n" not in message
+
+
+VALID = runs.dump(TrainConfig()).encode()
+
+
+@pytest.mark.fuzz
+@given(EDITS)
+def test_any_damaged_file_is_a_configuration_or_a_configuration_error(
+    tmp_path: Path, edits: Edits
+) -> None:
+    file = tmp_path / "damaged.yaml"
+    file.write_bytes(damaged(VALID, edits))
+    message = ""
+    try:
+        assert isinstance(read("--config", str(file)), TrainConfig)
+    except ConfigurationError as error:
+        message = str(error)
+    assert "\n" not in message
+
+
+SETTINGS = st.sampled_from(sorted(TrainConfig.model_fields))
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(["1 epoch", "5 steps", "auto", 10**400, 2**63, "1e999", "0x10", "1:30"])
+)
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=5) | st.integers(), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@pytest.mark.fuzz
+@given(st.dictionaries(SETTINGS, ANYTHING, max_size=4))
+def test_any_values_are_a_configuration_or_a_configuration_error(
+    tmp_path: Path, values: dict[str, Any]
+) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(values, allow_unicode=True))
+    message = ""
+    try:
+        assert isinstance(read("--config", str(file)), TrainConfig)
+    except ConfigurationError as error:
+        message = str(error)
+    assert "\n" not in message
+
+
+HOSTILE = {
+    "aliases": ("a: &a [x, x]\n" + "b: &b [*a, *a]\n" * 50, "aliases"),
+    "merges": ("<<: {<<: {lr: 1}}", "merge"),
+    "depth": ("[" * 100_000, "YAML"),
+    "deep mappings": ("lr: " + "{a: " * 5000, "YAML"),
+    "deep lines": ("- " * 50_000, "YAML"),
+    "hexadecimal": ("lr: 0x" + "f" * 5000, "YAML"),
+    "sexagesimal": ("lr: " + "1:" * 100_000 + "1", "YAML"),
+    "sexagesimal fraction": ("lr: " + "1:" * 200 + "1.5", "YAML"),
+    "digits": ("lr: " + "9" * 200_000, "YAML"),
+    "a number as name": ("? 0x" + "f" * 5000 + "\n: 1", "YAML"),
+    "number in options": ("optimizer_options: {a: 0x" + "f" * 5000 + "}", "YAML"),
+    "a name given twice": ("".join(f"k{i}: 1\n" for i in range(20_000)) + "k1: 1\n", "twice"),
+    "a long text": ("data: " + "x" * 200_000, "data: xxx"),
+    "a long name": ("x" * 1000 + ": 1", "is no setting"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_file_made_to_be_large_or_slow_is_refused_at_once(tmp_path: Path, case: str) -> None:
+    text, words = HOSTILE[case]
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    with bounded(), pytest.raises(ConfigurationError, match=words) as caught:
+        read("--config", str(file))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 2500
+
+
+def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    with file.open("wb") as handle:
+        handle.truncate(2**30)
+    with bounded(), pytest.raises(ConfigurationError, match="larger than"):
+        read("--config", str(file))
 
 
 def test_the_help_page_describes_every_setting(capsys: pytest.CaptureFixture[str]) -> None:

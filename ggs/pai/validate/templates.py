@@ -146,7 +146,7 @@ def template_elsewhere(view: JobView) -> Iterator[Problem]:
     for path, value in walk(view.document.value):
         if not isinstance(value, str) or not references(value) or path in rendered:
             continue
-        inside = path[0] in ("name", "prerequisites", "taskRoles", "defaults", "extras")
+        inside = path and path[0] in ("name", "prerequisites", "taskRoles", "defaults", "extras")
         if inside and path[2:3] != ("auth",):
             yield Problem(path, f"{references(value)[0].name} is not replaced here")
 
