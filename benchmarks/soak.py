@@ -8,7 +8,8 @@ forward pass, an exchange, a checkpoint being written, ...) SIGKILL ends a worke
 task; now and then SIGSTOP freezes a worker instead. All tasks must end by themselves in bounded time, with
 a non-zero code and no process left. Then they start again, as OpenPAI would start them: the same command
 line, other ports, another attempt. A training that gets to its end is compared with the undisturbed one,
-bit for bit: final weights, losses and evaluations. The last line is JSON.
+bit for bit: final weights, losses and evaluations. The last line is JSON; the exit code is 1 if anything
+hung, differed, failed by itself or was left behind. However this script ends, its tasks end with it.
 """
 
 import argparse
@@ -23,9 +24,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from ggs.pai.processes import Stopped, die_with_parent, stop_on_signals
 
 ROOT = Path(__file__).resolve().parent.parent
 TASKS = 2
@@ -52,6 +56,7 @@ class Attempt:
                     cwd=ROOT,
                     stdout=log,
                     stderr=subprocess.STDOUT,
+                    preexec_fn=partial(die_with_parent, os.getpid()),
                 )
                 for index in range(TASKS)
             ]
@@ -68,6 +73,7 @@ class Attempt:
             "PAI_JOB_NAME": "someone~soak",
             "FC_FRAMEWORK_ATTEMPT_INSTANCE_UID": self.marker,
             "OMP_NUM_THREADS": "1",
+            "TMPDIR": str(self.log.parent),  # what a killed task leaves there goes with the soak
         }
         for task in range(TASKS):
             variables[f"PAI_HOST_IP_worker_{task}"] = f"127.0.0.{task + 1}"
@@ -143,6 +149,7 @@ class Soak:
         self.trainings = self.resumed = self.unclean = 0
         self.kinds: Counter[str] = Counter()
         self.longest = self.startup = 0.0
+        self.current: Attempt | None = None
 
     def run(self) -> dict[str, Any]:
         """Do it all; the figures."""
@@ -175,7 +182,13 @@ class Soak:
             "--collective-timeout", str(COLLECTIVE_SECONDS), "--keep-checkpoints", "2",
             "--checkpoint-dir", str(folder / "checkpoints"), "--run-dir", str(folder / "run"),
         ]  # fmt: skip
-        return Attempt(self.attempts, self.folder, arguments)
+        self.current = Attempt(self.attempts, self.folder, arguments)
+        return self.current
+
+    def close(self) -> None:
+        """End the attempt that runs, if one does."""
+        if self.current is not None:
+            self.current.kill_all()
 
     def undisturbed(self, folder: Path) -> None:
         """Train without a kill; measure how long the start and the training take."""
@@ -304,18 +317,30 @@ def _free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
+def exit_code(result: dict[str, Any]) -> int:
+    """1 if anything hung, differed, failed by itself or was left behind."""
+    return int(any(result[name] for name in ("hangs", "differences", "orphans", "unclean_ends")))
+
+
 def main() -> int:
-    """Returns 1 if anything hung, differed or was left behind."""
+    """Returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--steps", type=int, default=400, help="of the training")
     parser.add_argument("--seed", type=int, default=0, help="of moments and victims")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="ggs-soak-") as folder:
-        result = Soak(Path(folder), options.kills, options.steps, options.seed).run()
+    try:
+        with (
+            stop_on_signals(),
+            tempfile.TemporaryDirectory(prefix="ggs-soak-") as folder,
+            closing(Soak(Path(folder), options.kills, options.steps, options.seed)) as soak,
+        ):
+            result = soak.run()
+    except Stopped as stopped:
+        print(f"stopped by {stopped}", file=sys.stderr)
+        return 128 + stopped.number
     print(json.dumps(result))
-    bad = ("hangs", "differences", "orphans", "unclean_ends")
-    return int(any(result[name] for name in bad))
+    return exit_code(result)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ _COMMON = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.register_profile("ci", _COMMON, max_examples=100, derandomize=True)
-settings.register_profile("nightly", _COMMON, max_examples=5000)
+settings.register_profile("nightly", _COMMON, max_examples=3500)
 settings.load_profile("ci")
 CASES = "generated cases"
 
