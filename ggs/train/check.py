@@ -31,8 +31,7 @@ def check_checkpoints(config: TrainConfig) -> None:
     found = find.candidates(config)
     if config.run_dir is not None:
         _check_folder("run_dir", config.run_dir)
-        if not found.paths:
-            runs.check_free(config.run_dir, config)
+        runs.check_free(config.run_dir, config, resumed=bool(found))
     if config.checkpoint_dir is not None:
         _check_folder("checkpoint_dir", config.checkpoint_dir)
 

@@ -1,8 +1,8 @@
 """The folder of a run: ``config.yaml``, ``metrics.jsonl``, ``summary.json``, ``model.safetensors``.
 
-A finished run (one with a summary) is never replaced unless ``overwrite`` says so; an unfinished one with
-the same settings, as a restarted job finds it, is started over; without ``run_dir`` every run gets a new
-folder.
+A finished run (one with a summary) is never replaced by another unless ``overwrite`` says so; an
+unfinished one with the same settings, as a restarted job finds it, is started over; without ``run_dir``
+every run gets a new folder.
 """
 
 import json
@@ -20,6 +20,7 @@ from torch import nn
 
 from ggs.errors import CheckpointError, ConfigurationError
 from ggs.train.arguments import load_yaml
+from ggs.train.checkpoint.settings import FREE_TO_CHANGE
 from ggs.train.config import TrainConfig
 
 CONFIG, METRICS, SUMMARY, WEIGHTS = (
@@ -67,8 +68,7 @@ class RunFolder:
             again = metrics is not None and last is not None and _is_unfinished(Path(last))
             self.path = Path(last) if again and last is not None else _new_folder(config)
         else:
-            if metrics is None:
-                check_free(config.run_dir, config)
+            check_free(config.run_dir, config, resumed=metrics is not None)
             self.path = config.run_dir
         self.restarted = metrics is None and (self.path / CONFIG).exists()
         try:
@@ -127,21 +127,28 @@ class RunFolder:
             ) from None
 
 
-def check_free(path: Path, config: TrainConfig) -> None:
-    """Raise ConfigurationError if a run that must not be replaced lies in ``path``."""
+def check_free(path: Path, config: TrainConfig, resumed: bool = False) -> None:
+    """Raise ConfigurationError if a run that must not be replaced lies in ``path``.
+
+    Args:
+        resumed: whether the run goes on from a checkpoint, and its own folder is to be there.
+    """
     if path.exists() and not path.is_dir():
         raise ConfigurationError(f"run_dir: {path} is a file; give a folder")
     if config.overwrite or not (path / CONFIG).exists():
         return
-    if (path / SUMMARY).exists():
+    finished = (path / SUMMARY).exists()
+    if finished and not resumed:
         raise ConfigurationError(
             f"run_dir: {path} holds a finished run; give another --run-dir, or --overwrite to replace it"
         )
+    free = FREE_TO_CHANGE if resumed else _FREE_TO_CHANGE
     there, here = load_yaml(path / CONFIG), _values(config)
     for name in here:
-        if name not in _FREE_TO_CHANGE and there.get(name) != here[name]:
+        if name not in free and there.get(name) != here[name]:
+            kind = "a finished" if finished else "an unfinished"
             raise ConfigurationError(
-                f"run_dir: {path} holds an unfinished run with {name} {there.get(name)}, here it is "
+                f"run_dir: {path} holds {kind} run with {name} {there.get(name)}, here it is "
                 f"{here[name]}; give another --run-dir, or --overwrite to replace it"
             )
 

@@ -100,7 +100,7 @@ def train(
     try:
         if config.checkpoint_dir is not None:
             trainer.checkpointer = Checkpointer(
-                config.checkpoint_dir, trainer, _background_group(config)
+                config.checkpoint_dir, trainer, _background_group(config), resumed
             )
         trainer.run()
         if trainer.checkpointer and not (

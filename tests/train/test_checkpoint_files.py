@@ -98,15 +98,15 @@ def test_a_checkpoint_without_a_manifest_is_none(tmp_path: Path) -> None:
     assert files.checkpoints(tmp_path) == [new, old]
     files.remove(new)
     assert files.checkpoints(tmp_path) == [old]
-    files.remove_partial(tmp_path)
+    files.remove_rests(tmp_path)
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_the_last_are_kept_and_an_abandoned_future_is_not(tmp_path: Path) -> None:
+def test_the_last_are_kept_and_what_is_later_is_not_ours_to_delete(tmp_path: Path) -> None:
     for step in (10, 20, 30, 90):
         a_checkpoint(tmp_path, step)
     files.prune(tmp_path, 30, 2)
-    assert [path.name[-2:] for path in files.checkpoints(tmp_path)] == ["30", "20"]
+    assert [path.name[-2:] for path in files.checkpoints(tmp_path)] == ["90", "30", "20"]
 
 
 def test_a_commit_replaces_what_was_there(tmp_path: Path) -> None:

@@ -37,12 +37,9 @@ def resume(trainer: "Trainer") -> Loaded | None:
     Raises ConfigurationError for checkpoints of another run, CheckpointError where none is usable.
     """
     config, collectives, device = trainer.config, trainer.collectives, trainer.device
-    found = find.candidates(config) if collectives.rank == 0 else find.Candidates()
+    paths = find.candidates(config) if collectives.rank == 0 else ()
     sharing = trainer.optimizer.state_dict()["ggs"].get("residual_weight", 1)
-    loaded = choose(found.paths, collectives, device, _say, sharing)
-    if found.replaced and config.checkpoint_dir is not None:
-        for path in files.checkpoints(config.checkpoint_dir):
-            files.remove(path)
+    loaded = choose(paths, collectives, device, _say, sharing)
     if loaded is None:
         return None
     changes = restore(trainer, loaded)
@@ -61,12 +58,19 @@ class Checkpointer:
         directory: where to; created if it is not there.
         trainer: at the step that the run starts with.
         group: a gloo group of the same workers that nobody else uses; None without a process group.
+        resumed: what the run goes on from; None where it starts at step 0.
 
     Raises CheckpointError where a worker cannot write to ``directory``, ConfigurationError where the
     workers do not share it.
     """
 
-    def __init__(self, directory: Path, trainer: "Trainer", group: ProcessGroup | None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        trainer: "Trainer",
+        group: ProcessGroup | None,
+        resumed: Loaded | None = None,
+    ) -> None:
         self._directory, self._trainer = directory, trainer
         self._config, self._rank = trainer.config, trainer.collectives.rank
         token = first_text(trainer.collectives, secrets.token_hex(4), trainer.device)
@@ -78,6 +82,7 @@ class Checkpointer:
             self._config.checkpoint_timeout,
             token,
             self._tell,
+            self._abandoned(resumed) if self._rank == 0 else (),
         )
         self._due = Due(
             self._config.checkpoint_every or DEFAULT_INTERVAL,
@@ -136,6 +141,13 @@ class Checkpointer:
         except OSError as error:
             self._tell(f"ggs: warning: cannot write to {self._directory}: {error.strerror}")
 
+    def _abandoned(self, resumed: Loaded | None) -> list[Path]:
+        """The checkpoints in the folder that are not of the course that this run is on."""
+        found = files.checkpoints(self._directory)
+        if resumed is None or resumed.folder.parent.resolve() != self._directory.resolve():
+            return found
+        return [path for path in found if path.name > resumed.folder.name]
+
     def _manifest(self) -> Manifest:
         trainer = self._trainer
         return Manifest(
@@ -161,7 +173,8 @@ class Checkpointer:
             probe.touch()
             probe.unlink(missing_ok=True)
             if self._rank == 0:
-                files.remove_partial(directory)
+                files.remove_rests(directory)
+                files.take_over(directory, token)
                 (directory / f"{files.PROBE}{token}").touch()
         except OSError as error:
             problem = f"cannot write to {directory}: {error.strerror}"

@@ -17,8 +17,10 @@ import json
 import os
 import re
 import shutil
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +33,7 @@ from torch import Tensor
 from ggs.errors import CheckpointError
 
 MANIFEST, REPLICATED, METRICS = "manifest.json", "replicated.safetensors", "metrics.jsonl"
-PARTIAL, PROBE = ".partial", ".probe-"
+PARTIAL, PROBE, OWNER = ".partial", ".probe-", "owner.json"
 MANIFEST_LIMIT = 32 << 20
 """Bytes of a manifest that are read at most."""
 _STEP = re.compile(r"step-(\d{10})")
@@ -87,7 +89,18 @@ def checkpoints(directory: Path) -> list[Path]:
     except OSError as error:
         raise CheckpointError(f"cannot read {directory}: {error.strerror}") from None
     names = sorted((name for name in entries if _STEP.fullmatch(name)), reverse=True)
-    return [directory / name for name in names if (directory / name / MANIFEST).exists()]
+    return [directory / name for name in names if has_manifest(directory / name)]
+
+
+def has_manifest(folder: Path) -> bool:
+    """Whether ``folder`` is a checkpoint. One that a fault hides is: reading it will tell of the fault."""
+    try:
+        os.stat(folder / MANIFEST)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -222,16 +235,38 @@ def remove(folder: Path) -> None:
 
 
 def prune(directory: Path, newest: int, keep: int) -> None:
-    """Keep the last ``keep`` checkpoints up to step ``newest``; later ones are of an abandoned course."""
-    mine = [path for path in checkpoints(directory) if path <= step_folder(directory, newest)]
-    for path in checkpoints(directory):
-        if path not in mine[:keep]:
-            remove(path)
+    """Keep the last ``keep`` checkpoints up to step ``newest``. Raises OSError and CheckpointError."""
+    last = step_folder(directory, newest)
+    for path in [path for path in checkpoints(directory) if path <= last][keep:]:
+        remove(path)
 
 
-def remove_partial(directory: Path) -> None:
-    """Delete what killed processes have left half written."""
+def remove_rests(directory: Path) -> None:
+    """Delete what killed processes have left half written or half deleted."""
     for path in directory.glob(f"step-*{PARTIAL}"):
         shutil.rmtree(path, ignore_errors=True)
+    for path in directory.glob("step-*"):
+        if _STEP.fullmatch(path.name) and not has_manifest(path):
+            shutil.rmtree(path, ignore_errors=True)
     for path in directory.glob(f"{PROBE}*"):
         path.unlink(missing_ok=True)
+
+
+def take_over(directory: Path, token: str) -> None:
+    """Say in the folder that the attempt called ``token`` writes here now. Raises OSError."""
+    since = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    owner = {"token": token, "since": since, "host": socket.gethostname()}
+    write_bytes(directory / OWNER, json.dumps(owner).encode())
+
+
+def taken_over(directory: Path, token: str) -> str:
+    """Who else has taken the folder over from ``token`` and when, as one line; or ""."""
+    try:
+        with (directory / OWNER).open("rb") as file:
+            owner = json.loads(file.read(10_000))
+        if owner["token"] == token:
+            return ""
+        host, since = str(owner["host"])[:100], str(owner["since"])[:40]
+        return f"another job, on {host!r} since {since}, has taken over {directory}"
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return ""

@@ -1,7 +1,6 @@
 """Which checkpoints a run may go on from, by its settings alone; before any worker starts, too."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 from ggs.errors import CheckpointError, ConfigurationError
@@ -14,17 +13,11 @@ DONE = "done.json"
 MOST_CANDIDATES = 50
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """Checkpoints to try, newest first; none: start at step 0."""
+def candidates(config: TrainConfig) -> tuple[Path, ...]:
+    """Checkpoints to try, newest first; none: start at step 0.
 
-    paths: tuple[Path, ...] = ()
-    replaced: bool = False
-    """Whether ``overwrite`` means those in checkpoint_dir to be deleted."""
-
-
-def candidates(config: TrainConfig) -> Candidates:
-    """Where to go on from. Raises ConfigurationError and CheckpointError."""
+    Raises ConfigurationError and CheckpointError.
+    """
     directory = config.checkpoint_dir
     own = files.checkpoints(directory) if directory is not None else []
     if config.resume == "never":
@@ -33,27 +26,28 @@ def candidates(config: TrainConfig) -> Candidates:
                 f"resume: {directory} holds checkpoints, which 'never' would lose; give another "
                 "--checkpoint-dir, --overwrite to delete them, or --resume auto"
             )
-        return Candidates(replaced=bool(own))
+        return ()
     if own and config.overwrite and (_is_done(own[0]) or _is_another_run(own, config)):
-        own, replaced = [], True
+        own = []
     else:
-        replaced = False
         _require_same_run(own, config)
     if not own and config.resume != "auto":
-        return Candidates(_named(Path(config.resume), config), replaced)
-    return Candidates(tuple(own[:MOST_CANDIDATES]), replaced)
+        return _named(Path(config.resume), config)
+    return tuple(own[:MOST_CANDIDATES])
 
 
 def mark_done(directory: Path, step: int) -> None:
     """Say that the run whose last checkpoint is ``step``'s has its results. Raises OSError."""
-    files.write_bytes(directory / DONE, json.dumps({"step": step}).encode())
+    manifest = files.record(files.step_folder(directory, step) / files.MANIFEST)
+    files.write_bytes(directory / DONE, json.dumps({"manifest": manifest.sha256}).encode())
 
 
 def _is_done(newest: Path) -> bool:
+    """Whether the mark is of this checkpoint, and not of an earlier run that ended at the same step."""
     try:
         with (newest.parent / DONE).open("rb") as file:
             done = json.loads(file.read(1000))
-        return bool(files.step_folder(newest.parent, done["step"]) == newest)
+        return bool(done["manifest"] == files.record(newest / files.MANIFEST).sha256)
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return False
 
@@ -79,7 +73,7 @@ def _require_same_run(paths: list[Path], config: TrainConfig) -> None:
 
 
 def _named(path: Path, config: TrainConfig) -> tuple[Path, ...]:
-    found = [path] if (path / files.MANIFEST).exists() else files.checkpoints(path)
+    found = [path] if files.has_manifest(path) else files.checkpoints(path)
     if not found:
         raise ConfigurationError(
             f"resume: {path} is no checkpoint and holds none; give auto, never or a folder like "

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ggs.collectives import Collectives
-from ggs.errors import CheckpointError
+from ggs.errors import CheckpointError, ConfigurationError
 from ggs.train.checkpoint import files
 from ggs.train.checkpoint.agreement import gather_texts
 from ggs.train.checkpoint.files import FileRecord, Manifest
@@ -50,6 +50,7 @@ class Writer:
         token: the same on all workers, different in every attempt, so that a process of an earlier
             attempt that is still alive somewhere writes nowhere near ours.
         say: prints a line.
+        abandoned: checkpoints of another course, to be deleted when there is one of this.
     """
 
     def __init__(
@@ -60,9 +61,12 @@ class Writer:
         timeout: float,
         token: str,
         say: Callable[[str], None],
+        abandoned: Sequence[Path] = (),
     ) -> None:
         self._directory, self._collectives, self._keep = directory, collectives, keep
         self._timeout, self._token, self._say = timeout, token, say
+        self._abandoned = list(abandoned)
+        self._taken_over = ""
         self._device = os.stat(directory).st_dev
         self._thread: threading.Thread | None = None
         self.failures = 0
@@ -78,7 +82,10 @@ class Writer:
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait for the write under way. Raises CheckpointError if it does not end in time."""
+        """Wait for the write under way.
+
+        Raises CheckpointError if it does not end in time, ConfigurationError if it must not be.
+        """
         if self._thread is None:
             return
         self._thread.join(self._timeout)
@@ -88,6 +95,7 @@ class Writer:
                 "(checkpoint_timeout): the storage hangs or is too slow"
             )
         self._thread = None
+        self._require_ours()
 
     def close(self) -> None:
         """Wait for the write under way, but not for long: other workers may be gone."""
@@ -95,10 +103,19 @@ class Writer:
             self._thread.join(CLOSE_SECONDS)
 
     def check(self) -> None:
-        """Raise CheckpointError after ``MAX_FAILURES`` failures in a row."""
+        """Raise CheckpointError after ``MAX_FAILURES`` failures in a row, ConfigurationError where
+        another job writes to the same folder."""
+        self._require_ours()
         if self.failures >= MAX_FAILURES:
             raise CheckpointError(
                 f"{self.failures} checkpoints in a row could not be written: {self.problem}"
+            )
+
+    def _require_ours(self) -> None:
+        if self._taken_over:
+            raise ConfigurationError(
+                f"checkpoint_dir: {self._taken_over}: this one stops, so that neither undoes what the "
+                "other saves; give each job a --checkpoint-dir of its own"
             )
 
     def _run(self, work: Work) -> None:
@@ -144,12 +161,20 @@ class Writer:
         self, work: Work, manifest: Manifest, partial: Path, entries: dict[str, dict[str, object]]
     ) -> str:
         records = {name: FileRecord.model_validate(entry) for name, entry in entries.items()}
+        self._taken_over = files.taken_over(self._directory, self._token)
+        if self._taken_over:
+            return self._taken_over
+        folder = files.step_folder(self._directory, work.step)
         try:
             files.write_manifest(partial, manifest.model_copy(update={"files": records}))
-            files.commit(partial, files.step_folder(self._directory, work.step))
+            files.commit(partial, folder)
         except OSError as error:
             return f"rank 0 cannot finish {partial}: {error.strerror or error}"
         try:
+            while self._abandoned:
+                if self._abandoned[-1] != folder:
+                    files.remove(self._abandoned[-1])
+                self._abandoned.pop()
             files.prune(self._directory, work.step, self._keep)
         except (OSError, CheckpointError) as error:
             self._say(f"ggs: warning: cannot delete an old checkpoint: {error}")
