@@ -1,8 +1,10 @@
 """The layering: imports go down only; what must start fast imports no torch."""
 
 import ast
+import re
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,7 @@ LAYERS = [
         "cost",
     },
     {"select_kernels", "select_triton", "wire_kernels"},
-    {"select_cpu", "select_cuda", "wire_torch", "wire_cpu", "agreement"},
+    {"select_cpu", "wire_torch", "wire_cpu", "agreement"},
     {"select", "wire", "capture", "batchnorm"},
     {"exchange", "replicas"},
     {"wrapper"},
@@ -67,6 +69,14 @@ def test_imports_go_down_only(root: Path) -> None:
             if not same_package and layer_of(name) >= layer_of(own) and path.name != "cli.py":
                 wrong.append(f"{path.relative_to(root)} imports ggs.{name}")
     assert wrong == []
+
+
+def test_layers_and_the_map_have_all_modules_and_no_others(root: Path) -> None:
+    modules = {path.stem for path in (root / "ggs").iterdir() if path.name[:2] not in ("__", "py")}
+    assert set().union(*LAYERS) == modules
+    map_ = (root / "docs" / "architecture.md").read_text()
+    names = re.findall(r"(?<![/\w])(?:ggs/)?([\w*]+)(?:\.py|/)", map_)
+    assert [m for m in sorted(modules) if not any(fnmatch(m, name) for name in names)] == []
 
 
 def test_only_collectives_communicate(root: Path) -> None:

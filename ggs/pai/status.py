@@ -43,7 +43,6 @@ class _JobStatus(_Model):
     username: str | None = None
     state: str
     retries: int | None = None
-    attempt_id: int | None = None
     virtual_cluster: str | None = None
     submission_time: float | None = None  # milliseconds since 1970, as the next two
     launched_time: float | None = None
