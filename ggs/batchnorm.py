@@ -12,7 +12,7 @@ mode                    during training                      evaluated and saved
                                                              pooled running variance
 ``recalibrate``         local                                mean of weight and bias; statistics
                                                              measured anew on calibration batches
-``dense``               affine parameters exchanged whole    running statistics pooled as above
+``dense``               exchanged like all others            running statistics pooled as above
 ======================  ===================================  =====================================
 
 ``average`` is the default because it gives one deployable model for a few kilobytes, and only when

@@ -90,7 +90,7 @@ OVERHEADS = {
     "powersgd 1": Overhead(13.0e-9, 1.0),
     "powersgd 4": Overhead(27.0e-9, 1.0),
 }
-"""By method; what ``fit`` finds in docs/results/network.jsonl."""
+"""By method; must be what ``fit`` finds in docs/results/network.jsonl, once that is recorded."""
 
 GPU_SPEEDUP = 40.0
 """How much faster a GPU's memory is than a CPU worker's, and so a method's arithmetic there."""

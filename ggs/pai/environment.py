@@ -71,8 +71,6 @@ class PAIEnvironment:
     """``PAI_JOB_NAME`` (``user~name``), or an empty string."""
     attempt: int
     """``FC_FRAMEWORK_ATTEMPT_ID``: how often the whole job has been retried."""
-    task_attempt: int
-    """``FC_TASK_ATTEMPT_ID``: retries of this task alone; 0 with gang allocation."""
     attempt_uid: str
     """``FC_FRAMEWORK_ATTEMPT_INSTANCE_UID``: the same on all tasks of one attempt, new for the next."""
     variables: Mapping[str, str]
@@ -101,7 +99,6 @@ class PAIEnvironment:
             index=_task_index(variables, role),
             job=variables.get("PAI_JOB_NAME", ""),
             attempt=_optional_integer(variables, "FC_FRAMEWORK_ATTEMPT_ID"),
-            task_attempt=_optional_integer(variables, "FC_TASK_ATTEMPT_ID"),
             attempt_uid=variables.get("FC_FRAMEWORK_ATTEMPT_INSTANCE_UID", ""),
             variables=MappingProxyType(dict(variables)),
         )

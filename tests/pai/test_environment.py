@@ -44,8 +44,7 @@ def test_every_field_of_a_task() -> None:
     assert (own.name, own.key, own.tasks) == ("Worker_A", "workera", 2)
     assert (own.gpus, own.cpus, own.memory_mb, own.shm_mb) == (4, 16, 65536, 8192)
     assert (environment.index, environment.job) == (1, "ada~mnist")
-    assert (environment.attempt, environment.task_attempt) == (3, 0)
-    assert environment.attempt_uid == "3_uid"
+    assert (environment.attempt, environment.attempt_uid) == (3, "3_uid")
     assert environment.address(own, 0) == "127.0.0.2"
     assert environment.ports(own, 1)["SynPort"] == (20001, 20002)
 
