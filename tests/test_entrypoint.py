@@ -227,7 +227,15 @@ while True:
     ("kind", "code", "last"),
     [
         ("user", exit_codes.NEVER_RETRY, ["ggs: rank 2 on task worker-0: lr=-1 is below 0"]),
-        ("bug", exit_codes.RETRY, ['    raise OSError("boom")', "OSError: boom"]),
+        (
+            "bug",
+            exit_codes.RETRY,
+            [
+                '    raise OSError("boom")',
+                "OSError: boom",
+                "ggs: rank 2 on task worker-0: OSError: boom",
+            ],
+        ),
     ],
 )
 def test_a_failure_ends_all_tasks_with_its_cause_and_code(

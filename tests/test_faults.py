@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -84,6 +85,13 @@ class Sabotaged(trainer.Trainer):
             if place == "memory":
                 import torch
                 torch.empty(1 << 55)
+            if place == "python memory":
+                bytearray(1 << 62)
+            if place == "numpy memory":
+                import numpy
+                numpy.empty(1 << 59, numpy.uint8)
+            if place == "bug":
+                {}["lost"]
             if place == "forward":
                 self.model.register_forward_hook(lambda *_: strike())
         super()._step(batches)
@@ -198,10 +206,20 @@ def test_a_worker_that_hangs_after_its_last_exchange_ends_the_job(
     assert last == "ggs: rank 1 on task local-0: still runs 5 s after others have ended: it hangs"
 
 
-def test_no_memory_is_one_line(harm: Callable[[str, float], list[str]]) -> None:
-    [*_, last] = harm("memory", 150)
-    assert last.startswith("ggs: rank 1 on task local-0: out of memory (")
-    assert last.endswith("same number of images per step")
+@pytest.mark.parametrize("place", ["memory", "python memory", "numpy memory"])
+def test_no_memory_is_one_line(harm: Callable[[str, float], list[str]], place: str) -> None:
+    log = harm(place, 150)
+    assert log[-1].startswith("ggs: rank 1 on task local-0: out of memory (")
+    assert log[-1].endswith("same number of images per step")
+    assert not any("Traceback" in line for line in log)
+
+
+def test_a_bug_in_a_worker_ends_with_what_and_where(
+    harm: Callable[[str, float], list[str]],
+) -> None:
+    log = harm("bug", 150)
+    assert log[-1] == "ggs: rank 1 on task local-0: KeyError: 'lost'"
+    assert sum("Traceback" in line for line in log) == 1
 
 
 def alone(folder: Path, **changes: Any) -> TrainConfig:
@@ -274,7 +292,8 @@ def small_storage(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode:
         pytest.skip(f"cannot mount here: {mounted.stderr.decode().strip()}")
     yield place
-    subprocess.run(["umount", str(place)], check=True)
+    if place.is_mount():
+        subprocess.run(["umount", str(place)], check=True)
 
 
 @pytest.mark.root
@@ -402,6 +421,62 @@ def test_a_run_folder_that_cannot_be_written_is_one_line(
     monkeypatch.setattr(Trainer, "_step", step)
     with pytest.raises(CheckpointError, match=r"cannot write to the run's folder .*No space left"):
         train(config, CPU, None)
+
+
+@pytest.mark.root
+def test_a_disk_too_small_for_the_results_is_one_line(small_storage: Path, tmp_path: Path) -> None:
+    config = alone(
+        tmp_path, run_dir=str(small_storage / "r"), checkpoint_dir=None, checkpoint_every=None
+    )
+    (small_storage / "ballast").write_bytes(bytes(900_000))  # LeNet-5's weights take 247 kB
+    with pytest.raises(CheckpointError, match=r"cannot write to the run's folder .*No space left"):
+        train(config, CPU, None)
+
+
+@pytest.mark.root
+def test_a_read_only_run_folder_is_refused_at_the_start(
+    small_storage: Path, tmp_path: Path
+) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small_storage)], check=True)
+    config = alone(
+        tmp_path, run_dir=str(small_storage / "r"), checkpoint_dir=None, checkpoint_every=None
+    )
+    with pytest.raises(ConfigurationError, match=r"run_dir: .* may not be written to"):
+        check(config)
+    with pytest.raises(ConfigurationError, match=r"run_dir: cannot write to .*Read-only"):
+        train(config, CPU, None)
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved"])
+def test_a_run_folder_that_vanishes_comes_back_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    folder = tmp_path / "run"
+    act = shutil.rmtree if how == "deleted" else lambda path: path.rename(tmp_path / "elsewhere")
+    at_step(monkeypatch, {3: lambda: act(folder)})
+    train(alone(tmp_path, log_every=1, tensorboard=False), CPU, None)
+    assert {path.name for path in folder.iterdir()} >= {
+        "config.yaml", "metrics.jsonl", "summary.json", "model.safetensors"
+    }  # fmt: skip
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if row["kind"] == "train"] == list(range(1, STEPS + 1))
+    assert len(files.checkpoints(tmp_path / "checkpoints")) == 3
+
+
+@pytest.mark.root
+def test_a_run_folder_whose_storage_goes_away_is_one_line(
+    small_storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What would be written below the mount point would be lost with the container."""
+    unmount = ["umount", "--lazy", str(small_storage)]
+    at_step(monkeypatch, {3: lambda: subprocess.run(unmount, check=True)})
+    with pytest.raises(CheckpointError, match=r"run's folder .*no longer on the storage"):
+        train(
+            alone(tmp_path, run_dir=str(small_storage / "r"), log_every=1, tensorboard=False),
+            CPU,
+            None,
+        )
+    assert not list(small_storage.iterdir())
 
 
 def test_the_figures_of_a_resumed_run_are_whole(tmp_path: Path, workers: WorkerPool) -> None:

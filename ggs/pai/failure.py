@@ -6,6 +6,7 @@ import signal
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import dropwhile
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,7 +15,9 @@ from ggs.errors import GGSError
 from ggs.pai import exit_codes
 
 MAX_TEXT = 32 * 1024
-"""Characters of a traceback that are kept: its end, which says what happened."""
+"""Characters of a text that are kept: of a longer one its begin and its end."""
+MAX_GIST = 500
+"""Characters of the one line after a traceback."""
 
 _HINTS = {
     "SIGKILL": "; out of memory, or by hand",
@@ -38,7 +41,16 @@ class Failure:
     """Whether it looks like the effect of another failure: a lost connection in a collective."""
 
     def __str__(self) -> str:
-        return f"ggs: {self.where}:{chr(10) if chr(10) in self.text else ' '}{self.text}"
+        """The text, after a traceback its last line again: the log's last line says what failed where."""
+        if "\n" not in self.text:
+            return f"ggs: {self.where}: {self.text}"
+        return f"ggs: {self.where}:\n{self.text}\nggs: {self.where}: {self._gist()}"
+
+    def _gist(self) -> str:
+        """What a traceback ends with, the exception and its message, in one line."""
+        end = self.text.rpartition("Traceback (most recent call last):\n")[2]
+        message = dropwhile(lambda line: line.startswith(" "), end.splitlines())
+        return " ".join(" ".join(message).split())[:MAX_GIST]
 
     def to_message(self) -> dict[str, Any]:
         """The failure as JSON values."""
@@ -85,9 +97,9 @@ def of_exception(error: BaseException, where: str, time: float) -> Failure:
         while frames is not None and frames.tb_next is not None and _is_launcher_frame(frames):
             frames = frames.tb_next
         text = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
-    return Failure(
-        where, text[-MAX_TEXT:], exit_codes.of_error(error), time, _is_consequence(error)
-    )
+    if len(text) > MAX_TEXT:
+        text = f"{text[: MAX_TEXT // 2 - 3]} ... {text[2 - MAX_TEXT // 2 :]}"
+    return Failure(where, text, exit_codes.of_error(error), time, _is_consequence(error))
 
 
 def of_signal(number: int, where: str, time: float) -> Failure:

@@ -14,6 +14,7 @@ import pickle
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,7 +51,7 @@ def guard(run: Callable[[], int]) -> int:
     """Run a program's body. Returns its exit code: of errors and signals too, told in one line.
 
     Outside OpenPAI the codes are a shell's: see :mod:`ggs.pai.exit_codes`.
-    Whatever is neither a GGSError nor a signal is a bug and leaves its traceback.
+    Whatever is neither a GGSError nor a signal is a bug: its traceback comes before the line.
     """
     with stop_on_signals():
         try:
@@ -61,6 +62,17 @@ def guard(run: Callable[[], int]) -> int:
         except Stopped as stop:
             _say(f"ggs: stopped by {stop}")
             return exit_codes.of_signal(stop.number, os.environ)
+        except Exception as error:
+            code = exit_codes.of_error(error)
+            _say(str(Failure(_where(), traceback.format_exc().rstrip(), code, time.time())))
+            return exit_codes.for_reader(code, os.environ)
+
+
+def _where() -> str:
+    """This task, before anything is known of it but its variables."""
+    role = os.environ.get("PAI_CURRENT_TASK_ROLE_NAME", "local")
+    index = os.environ.get("PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX", "0")
+    return f"task {role}-{index}"
 
 
 def start(

@@ -13,29 +13,32 @@ _PLACE = re.compile(r"\[[^\]]*/gloo/[^\]]*\]\s*")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether torch raised ``error`` because memory is short."""
-    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+    """Whether ``error`` was raised because memory is short."""
+    kinds = (torch.OutOfMemoryError, MemoryError)
+    return isinstance(error, kinds) or "DefaultCPUAllocator" in str(error)
 
 
 @contextmanager
 def told_in_one_line(collective_timeout: float) -> Iterator[None]:
     """Raise RendezvousError for what torch.distributed raises when other workers go away or keep silent,
-    and OutOfMemoryError for what torch raises when memory is short.
+    and OutOfMemoryError for what torch, numpy and Python raise when memory is short.
 
     Args:
         collective_timeout: seconds, for the message.
     """
     try:
         yield
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, GGSError):
+            raise
+        reason = " ".join(str(error).split()) or type(error).__name__
         if is_out_of_memory(error):
             raise OutOfMemoryError(
                 f"out of memory ({reason[:300]}): give a smaller --batch-size, with --accumulate for the "
                 "same number of images per step"
             ) from error
         of_torch = isinstance(error, dist.DistError) or "/gloo/" in reason
-        if isinstance(error, GGSError) or not of_torch:
+        if not of_torch:
             raise
         reason = _PLACE.sub("", reason)[:300]
         if "imed out" in reason:

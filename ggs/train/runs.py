@@ -75,8 +75,11 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / SUMMARY).unlink(missing_ok=True)
             _write(self.path / CONFIG, dump(config))
+            self._config = config
+            self._device = os.stat(self.path).st_dev
             self._metrics = (self.path / METRICS).open("wb")
             self._metrics.write(metrics or b"")
+            self._metrics.flush()
         except OSError as error:
             raise ConfigurationError(
                 f"run_dir: cannot write to {self.path}: {error.strerror}"
@@ -85,11 +88,14 @@ class RunFolder:
     def log(self, kind: str, row: Mapping[str, Any]) -> None:
         """Append one line to ``metrics.jsonl``; NaN and infinity, which JSON lacks, become null."""
         with self._writing():
+            self._stay()
             self._metrics.write((_json({"kind": kind, **row}) + "\n").encode())
             self._metrics.flush()
 
     def metrics_so_far(self) -> tuple[Path, int]:
         """The path of ``metrics.jsonl`` and its size in bytes."""
+        with self._writing():
+            self._stay()
         return self.path / METRICS, self._metrics.tell()
 
     def close(self) -> None:
@@ -99,8 +105,9 @@ class RunFolder:
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``, which marks the run as finished."""
-        self.close()
         with self._writing():
+            self._stay()
+            self.close()
             _write(self.path / SUMMARY, _json(summary, indent=2) + "\n")
 
     def save_weights(self, model: nn.Module) -> None:
@@ -112,8 +119,27 @@ class RunFolder:
         }
         temporary = self.path / (WEIGHTS + ".part")
         with self._writing():
+            self._stay()
             save_file(state, str(temporary))
             os.replace(temporary, self.path / WEIGHTS)
+
+    def _stay(self) -> None:
+        """Put the folder there again, with the record so far, if somebody has deleted or moved it.
+
+        Raises OSError, also where its storage is gone: what lies below is lost with the container.
+        """
+        if (self.path / METRICS).exists():
+            return
+        there = next(path for path in (self.path, *self.path.absolute().parents) if path.exists())
+        if os.stat(there).st_dev != self._device:
+            raise OSError(0, "it is no longer on the storage that it was on")
+        self.path.mkdir(parents=True, exist_ok=True)
+        _write(self.path / CONFIG, dump(self._config))
+        record = Path(f"/proc/self/fd/{self._metrics.fileno()}").read_bytes()  # no name is left
+        self._metrics.close()
+        self._metrics = (self.path / METRICS).open("wb")
+        self._metrics.write(record)
+        self._metrics.flush()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -305,6 +305,10 @@ def test_only_bugs_leave_a_traceback() -> None:
     bug = raised(RuntimeError("boom"))
     assert bug.text.startswith("Traceback")
     assert bug.text.endswith("RuntimeError: boom")
+    assert str(bug).splitlines()[-1] == "ggs: rank 0: RuntimeError: boom"
+    long = str(raised(RuntimeError("one\n  two\nthree" + "x" * 10**6))).splitlines()[-1]
+    assert long.startswith("ggs: rank 0: ")
+    assert len(long) < 600
     assert len(raised(RuntimeError("x" * 10**6)).text) == failure.MAX_TEXT
     assert raised(RuntimeError("Connection closed by peer [127.0.0.1]:1")).consequence
     assert not bug.consequence
@@ -338,6 +342,26 @@ def test_guard_makes_one_line_and_a_code_of_an_error(
     handler = signal.getsignal(signal.SIGTERM)
     assert guard(lambda: os.kill(os.getpid(), signal.SIGTERM) or 0) == exit_codes.RETRY
     assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def test_a_bug_in_the_launcher_ends_with_what_and_where(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PAI_CURRENT_TASK_ROLE_NAME", raising=False)
+    assert guard(lambda: raising(KeyError("lost"))) == exit_codes.RETRY
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert first == "ggs: task local-0:"
+    assert last == "ggs: task local-0: KeyError: 'lost'"
+    monkeypatch.setenv("PAI_CURRENT_TASK_ROLE_NAME", "worker")
+    monkeypatch.setenv("PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX", "3")
+    try:
+        raise ValueError("first")
+    except ValueError as error:
+        chained = OSError("several\n  lines\nof text")
+        chained.__cause__ = error
+    assert guard(lambda: raising(chained)) == exit_codes.RETRY
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "ggs: task worker-3: OSError: several lines of text"
 
 
 def test_outside_openpai_the_codes_are_a_shells(monkeypatch: pytest.MonkeyPatch) -> None:
