@@ -84,16 +84,34 @@ def _quoted_if_needed(text: str) -> str:
 
 
 def _replace(text: str, path: tuple[str, ...], new: str) -> str:
-    """`text` with the scalar or alias at `path` replaced by `new`."""
+    """`text` with the scalar or alias at `path` replaced by `new`.
+
+    ConfigurationError where that is not what a reader of the result would find there.
+    """
     text = text.removeprefix("\ufeff")
-    node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+    place = _find(text, path)
+    changed = _replace_at(text, *place, new) if place else text
+    found, wanted = document.parse(changed).get(*path), document.parse(f"x: {new}").get("x")
+    if place is None or repr(found) != repr(wanted):
+        where = document.format_path(path)
+        raise ConfigurationError(
+            f"{where} comes from a merge key, or is written unusually: change it in the file"
+        )
+    return changed
+
+
+def _find(text: str, path: tuple[str, ...]) -> tuple[yaml.Node, yaml.ScalarNode] | None:
+    """The key and the scalar at `path`; None where they do not stand there themselves."""
     key: yaml.Node | None = None
+    node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
     for step in path:
-        assert isinstance(node, yaml.MappingNode)
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
         # The last of duplicate keys is the one that readers which allow them would use.
-        key, node = next(pair for pair in reversed(node.value) if pair[0].value == step)
-    assert key is not None
-    assert isinstance(node, yaml.ScalarNode)
+        key, node = next((pair for pair in reversed(pairs) if pair[0].value == step), (None, None))
+    return (key, node) if key is not None and isinstance(node, yaml.ScalarNode) else None
+
+
+def _replace_at(text: str, key: yaml.Node, node: yaml.ScalarNode, new: str) -> str:
     after = key.end_mark.index
     tokens = yaml.scan(text, Loader=yaml.SafeLoader)
     token = next(

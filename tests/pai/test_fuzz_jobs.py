@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ggs.errors import ConfigurationError
-from ggs.pai.document import MAX_BYTES, DocumentError, read_text
+from ggs.pai.document import MAX_BYTES, DocumentError, parse, read_text
 from ggs.pai.submission import edit, prepare
 from ggs.pai.validate import validate
 from tests.fuzz import EDITS, Edits, bounded, cases, damaged
@@ -29,7 +29,10 @@ def read(file: Path) -> None:
         assert 1 <= finding.line <= lines
         assert "\n" not in finding.message
     with suppress(ConfigurationError):
-        prepare(edit(text, {"epochs": "5"}, "two"))
+        changed = edit(text, {"epochs": "5"}, "two")
+        assert parse(changed).get("name") == "two"
+        assert parse(changed).get("parameters", "epochs") in (5, "5")
+        prepare(changed)
 
 
 @pytest.mark.fuzz

@@ -142,6 +142,19 @@ def test_a_wrong_override_is_refused(name: str, value: str, message: str) -> Non
         set_parameters(TEXT, {name: value})
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "b: &b {epochs: 1}\nname: one\nparameters: {<<: *b}\n",
+        "name: one\n<<: {parameters: {epochs: 3}}\n",
+        "name: one\nparameters: !!set {epochs}\n",
+    ],
+)
+def test_what_stands_elsewhere_is_changed_by_hand(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"parameters.epochs.*: change it in the file"):
+        set_parameters(text, {"epochs": "5"})
+
+
 def test_block_scalars_and_aliases_can_be_set() -> None:
     text = "x: &a one\nparameters:\n  long: |\n    two\n    lines\n  same: *a\n  last: z\n"
     changed = set_parameters(text, {"long": "1", "same": "q"})
