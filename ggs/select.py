@@ -100,7 +100,7 @@ class Selector:
         if residual.device.type == "cuda" and find_spec("triton"):
             from ggs.select_triton import TritonSelector
 
-            kernels = self._by_segment.setdefault(segment, TritonSelector())
+            kernels = self._by_segment.setdefault(segment, TritonSelector(len(residual)))
             found = kernels.select_(residual, k, update)
             if found is not None:
                 return found

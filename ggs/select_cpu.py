@@ -17,14 +17,14 @@ from torch import Tensor
 
 from ggs import select_kernels as kernels
 from ggs.compiled import run_threads, threads_for
-from ggs.select_steering import Steering, sampled_rank
+from ggs.select_steering import Steering, sample_sizes, sampled_rank
 
 Array = Any  # numpy arrays
 
 SCAN_GRAIN = 1 << 16
 """Elements that are worth waking a thread for."""
 FINISH_GRAIN = 1 << 15
-SAMPLE_LEAST, SAMPLE_MOST = 4096, 1 << 18
+SAMPLE_GRAIN = 1 << 12
 _INTEGERS = {torch.float32: np.int32, torch.float64: np.int64}
 
 
@@ -61,8 +61,7 @@ class CpuSelector:
 
     def __init__(self, offsets: Sequence[int]) -> None:
         self.offsets = np.asarray(offsets, dtype=np.int64)
-        size = len(self.offsets) - 1
-        self.steering = Steering(size)
+        self.steering = Steering(np.diff(self.offsets))
         self._plan: tuple[tuple[Any, ...], _Plan] | None = None
         self._found = np.empty(0, np.int64)
         self._taken = np.empty(0, np.float32)
@@ -77,20 +76,18 @@ class CpuSelector:
         wanted = np.asarray(counts, dtype=np.int64)
         indices = np.empty(int(wanted.sum()), np.int64)
         selected = np.empty(len(indices), values.dtype)
+        source = None if update is None else update.detach().numpy()
         task = _Task(self, values, bits, mask, wanted, indices, selected)
         active = wanted > 0
-        known = self.steering.known
-        if update is not None and bool((active & ~known).any()):
-            residual.add_(update)
-            update = None
-        thresholds = self.steering.thresholds(wanted).astype(values.dtype).view(integer)
+        expected, unsure = self.steering.thresholds(wanted)
+        thresholds = expected.astype(values.dtype).view(integer)
         thresholds[~active] = mask
-        for s in np.flatnonzero(active & ~known & (wanted < np.diff(self.offsets))).tolist():
-            thresholds[s] = task.sampled_threshold(s)
-        failed = task.attempt(thresholds, active, update)
+        for s in np.flatnonzero(active & unsure & (wanted < np.diff(self.offsets))).tolist():
+            thresholds[s] = task.sampled_threshold(s, source)
+        failed = task.attempt(thresholds, active, source)
         if failed.any():
             for s in np.flatnonzero(failed).tolist():
-                thresholds[s] = task.sampled_threshold(s)
+                thresholds[s] = task.sampled_threshold(s, None)
             failed = task.attempt(thresholds, failed, None)
         for s in np.flatnonzero(failed).tolist():
             task.attempt_exact(s)
@@ -130,13 +127,13 @@ class _Task:
         self.outputs = np.concatenate([[0], np.cumsum(wanted)])
         self.width = 8 * bits.itemsize - 1
 
-    def attempt(self, thresholds: Array, active: Array, update: Tensor | None) -> Array:
+    def attempt(self, thresholds: Array, active: Array, update: Array | None) -> Array:
         """Selects from the `active` segments; returns which of them had a useless threshold."""
         accumulate = update is not None
         plan = self.owner.plan(self.wanted, active, accumulate)
         found, taken = self.owner.room(int(plan.rooms[-1]), self.values.dtype)
         counts = np.zeros(len(plan.segments), np.int64)
-        source = self.values if update is None else update.detach().numpy()
+        source = self.values if update is None else update
         shared = (
             self.values, self.bits, source, accumulate, self.mask, thresholds,
             plan.segments, plan.lows, plan.highs, plan.rooms, found, taken, counts,
@@ -182,15 +179,22 @@ class _Task:
         self.owner.steering.learn(good, magnitudes.astype(np.float64))
         return active & (exact < 0)
 
-    def sampled_threshold(self, s: int) -> int:
-        """A threshold that probably leaves somewhat more than the wanted candidates."""
+    def sampled_threshold(self, s: int, update: Array | None) -> int:
+        """A threshold that probably leaves somewhat more than the wanted candidates.
+
+        `update` is what will be added before the threshold is used.
+        """
         start, stop = (int(edge) for edge in self.owner.offsets[s : s + 2])
         length, k = stop - start, int(self.wanted[s])
-        size = min(length, max(SAMPLE_LEAST, min(SAMPLE_MOST, 64 * length // k)))
-        sample = np.empty(size, self.bits.dtype)
-        kernels.sample(self.bits, self.mask, start, stop, size, sample)
+        size = int(sample_sizes(length, k))
+        sample = np.empty(size, self.values.dtype)
+        source = self.values if update is None else update
+        shared = (self.values, source, update is not None, start, stop, size, sample)
+        parts = np.linspace(0, size, threads_for(size, SAMPLE_GRAIN) + 1).astype(np.int64).tolist()
+        run_threads(kernels.sample, [(*shared, a, b) for a, b in pairwise(parts)])
         rank = sampled_rank(size, length, k)
-        return int(np.partition(sample, size - rank)[size - rank])
+        threshold = np.partition(sample, size - rank)[size - rank]
+        return int(threshold.view(self.bits.dtype))
 
     def _exact_threshold(self, s: int) -> tuple[Any, int]:
         """The k-th largest magnitude of segment `s`, and how many such are among the k largest."""

@@ -324,10 +324,27 @@ def finish(
 
 
 @compiled
-def sample(bits: Array, mask: int, start: int, stop: int, size: int, out: Array) -> None:
-    """`size` magnitudes, one from a pseudo-random place in each of as many equal parts."""
-    length = stop - start
-    part = max(length // size, 1)
-    for j in range(size):
-        jitter = ((j * 2654435761) >> 9) % part
-        out[j] = bits[start + j * length // size + jitter] & mask
+def sample(
+    values: Array,
+    update: Array,
+    accumulate: bool,
+    start: int,
+    stop: int,
+    size: int,
+    out: Array,
+    first: int,
+    last: int,
+) -> None:
+    """Magnitudes from pseudo-random places, one in each of `size` equal parts of the segment.
+
+    Of `values + update` if `accumulate`. Fills out[first:last].
+    """
+    part = (stop - start) // size
+    scale = (stop - start) / size  # divisions of integers would be most of the work
+    for j in range(first, last):
+        jitter = (((j * 2654435761) & 0xFFFFFFFF) * part) >> 32
+        place = min(start + int(j * scale) + jitter, stop - 1)
+        value = values[place]
+        if accumulate:
+            value += update[place]
+        out[j] = abs(value)

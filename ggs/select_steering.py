@@ -6,45 +6,73 @@ import numpy as np
 
 Array = Any  # numpy arrays
 
-MARGIN_LEAST, MARGIN_MOST = 0.003, 0.5
+MARGIN_LEAST, MARGIN_MOST = 0.0002, 0.5
 """How far below the expected threshold to look, as a share of it."""
+FORGET = 0.7
+"""What a step leaves of the memory of an error."""
+TAIL = 8.0
+"""Candidates grow with about this power of the distance below the threshold: 7 to 11 for normal
+numbers at densities of 0.01 to 0.0001."""
+SAMPLE_LEAST, HITS_LEAST, HITS_MOST = 4096, 16.0, 1024.0
 
 
 class Steering:
-    """Expected last selected magnitudes of some segments. It decides costs, never results."""
+    """Expected last selected magnitudes of some segments. It decides costs, never results.
 
-    def __init__(self, size: int) -> None:
-        self._last = np.full(size, np.nan)
+    A residual grows by about as much in each step, so what is expected is the last magnitude plus a
+    smoothed difference.
+    """
+
+    def __init__(self, lengths: Array) -> None:
+        """`lengths` (s,) are the segments' numbers of elements."""
+        self._lengths = lengths
+        self._last = np.full(len(lengths), np.nan)
         """Last magnitude that was selected from each segment; NaN if unknown."""
-        self._trend = np.ones(size)
-        """How the last such magnitude compares with the one before, smoothed."""
-        self._error = np.full(size, 0.02)
-        """How far off the trend was, smoothed."""
+        self._slope = np.full(len(lengths), np.nan)
+        """How much it changes from one step to the next, smoothed."""
+        self._error = np.full(len(lengths), np.nan)
+        """How far off the expectation lately was at most, as a share of what was selected."""
 
-    @property
-    def known(self) -> Array:
-        """(size,) bool: which segments have been selected from."""
-        return np.isfinite(self._last)
+    def thresholds(self, counts: Array) -> tuple[Array, Array]:
+        """Where to look in each segment, and in which ones a sample knows better.
 
-    def thresholds(self, counts: Array) -> Array:
-        """(size,) float64, a little lower than the expected magnitudes; 0 where unknown.
+        Args:
+            counts: (s,) how many will be selected from each. With few, a miss costs more than
+                candidates do.
 
-        `counts` (size,) are how many will be selected: with few, a miss costs more than candidates.
+        Returns:
+            (s,) float64 thresholds, a little lower than the expected magnitudes; and (s,) bool, true
+            where nothing is known, or where a sample is less work than the candidates in vain.
         """
-        errors = 3 + 12 / np.sqrt(np.maximum(counts, 1))
-        margin = np.clip(errors * self._error, MARGIN_LEAST, MARGIN_MOST)
-        return np.where(self.known, self._last * self._trend * (1 - margin), 0)
+        margin = self._error * (2 + 6 / np.sqrt(np.maximum(counts, 1)))
+        margin = np.clip(margin, MARGIN_LEAST, MARGIN_MOST)
+        expected = np.maximum(self._last + self._slope, self._last / 2)
+        in_vain = counts * ((1 - margin) ** -TAIL - 1)
+        known = in_vain < sample_sizes(self._lengths, counts)  # not where the error is NaN
+        return np.where(known, expected * (1 - margin), 0), ~known
 
     def learn(self, segments: Array, magnitudes: Array) -> None:
         """Notes the least `magnitudes` selected from `segments` (indices of them)."""
-        trend = self._trend[segments]
-        # Growth by more than 2 says no more than 2 does, and may not even be a number.
-        last = np.maximum(self._last[segments], magnitudes / 2)
-        usual = (self._last[segments] > 0) & (magnitudes > 0)
-        growth = np.maximum(np.where(usual, magnitudes, 1) / np.where(usual, last, 1), 0.5)
-        self._error[segments] += 0.2 * (np.abs(growth - trend) - self._error[segments])
-        self._trend[segments] += 0.2 * (growth - trend)
+        last, slope = self._last[segments], self._slope[segments]
+        difference = magnitudes - last
+        off = np.abs(difference - slope)
+        error = np.where(off < magnitudes, off / np.where(magnitudes > 0, magnitudes, 1), 1)
+        error = np.where(np.isnan(off), np.nan, error)
+        self._error[segments] = np.fmax(error, FORGET * self._error[segments])
+        self._slope[segments] = np.where(np.isnan(slope), difference, (slope + difference) / 2)
         self._last[segments] = magnitudes
+
+
+def sample_sizes(lengths: Array, counts: Array) -> Array:
+    """How many elements of each segment a sample should have: the least work in all.
+
+    More hits in the sample cost more reading; fewer leave more candidates in vain, about
+    4 / sqrt(hits) of the count.
+    """
+    counts = np.maximum(counts, 1)
+    hits = np.clip((2 * counts * counts / np.maximum(lengths, 1)) ** (2 / 3), HITS_LEAST, HITS_MOST)
+    sizes = np.maximum(SAMPLE_LEAST, hits * lengths / counts)
+    return np.minimum(sizes, lengths).astype(np.int64)
 
 
 def sampled_rank(size: int, length: int, k: int) -> int:

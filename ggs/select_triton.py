@@ -12,10 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ggs.select_steering import Steering, sampled_rank
+from ggs.select_steering import Steering, sample_sizes, sampled_rank
 
 BLOCK = 2048
-SAMPLE = 1 << 18
 
 _INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
@@ -72,10 +71,10 @@ def _move(
 
 
 class TritonSelector:
-    """Selects from one segment; remembers its threshold."""
+    """Selects from one segment of `numel` elements; remembers its threshold."""
 
-    def __init__(self) -> None:
-        self._steering = Steering(1)
+    def __init__(self, numel: int) -> None:
+        self._steering = Steering(np.array([numel]))
 
     def select_(
         self, residual: Tensor, k: int, update: Tensor | None
@@ -88,13 +87,10 @@ class TritonSelector:
             if update is not None:
                 residual.add_(update)
             return residual.new_empty(0, dtype=torch.int64), residual.new_empty(0)
-        if update is not None and not self._steering.known[0]:
-            residual.add_(update)
-            update = None
-        magnitude = self._steering.thresholds(np.array([k]))[0]
+        expected, unsure = self._steering.thresholds(np.array([k]))
         for attempt in range(2):
-            if attempt or not self._steering.known[0]:
-                magnitude = self._sampled(residual, k)
+            sampling = attempt or unsure[0]
+            magnitude = self._sampled(residual, k, update) if sampling else float(expected[0])
             found = self._attempt(residual, k, magnitude, update)
             if found is not None:
                 return found
@@ -131,12 +127,13 @@ class TritonSelector:
         self._steering.learn(np.array([0]), np.array([least]))
         return found[kept], taken[kept]
 
-    def _sampled(self, residual: Tensor, k: int) -> float:
-        """A magnitude that probably somewhat more than k elements reach."""
+    def _sampled(self, residual: Tensor, k: int, update: Tensor | None) -> float:
+        """A magnitude that probably somewhat more than k elements reach, once it has the update."""
         length = residual.numel()
-        size = min(length, max(4096, min(SAMPLE, 64 * length // k)))
+        size = int(sample_sizes(length, k))
         part = length // size
         number = torch.arange(size, device=residual.device)
         places = number * length // size + ((number * 2654435761) >> 9) % part
+        sample = residual[places] if update is None else residual[places] + update[places]
         rank = sampled_rank(size, length, k)
-        return float(residual[places].abs().kthvalue(size - rank + 1).values)
+        return float(sample.abs().kthvalue(size - rank + 1).values)

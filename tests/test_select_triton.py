@@ -54,7 +54,7 @@ def test_interpreted_kernels_equal_reference(
 ) -> None:
     from ggs.select_triton import TritonSelector
 
-    selector = TritonSelector()
+    selector = TritonSelector(numel)
     residual = torch.zeros(numel, dtype=dtype)
     found_by_kernels = 0
     for step, update in enumerate(steps(numel, kind, dtype)):
@@ -81,7 +81,7 @@ def test_nothing_to_select(numel: int, k: int) -> None:
     from ggs.select_triton import TritonSelector
 
     residual, update = torch.zeros(numel), torch.ones(numel)
-    indices, values = TritonSelector().select_(residual, k, update)
+    indices, values = TritonSelector(len(residual)).select_(residual, k, update)
     assert len(indices) == len(values) == 0
     assert torch.equal(residual, update)
 
