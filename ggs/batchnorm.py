@@ -29,6 +29,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ggs.collectives import Collectives
 from ggs.errors import ConfigurationError
+from ggs.gradients import all_finite
 
 BatchNormMode = Literal["average", "local", "dense", "recalibrate"]
 
@@ -55,6 +56,35 @@ def local_parameters(model: nn.Module, mode: BatchNormMode) -> set[nn.Parameter]
         for module in batchnorm_modules(model)
         for parameter in module.parameters(recurse=False)
     }
+
+
+class RunningStatistics:
+    """The running statistics after the last step that was taken.
+
+    A forward pass updates them before anybody knows that the batch was not finite, and a NaN in them
+    never leaves: a step that is skipped must take it back.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._own = [
+            tensor
+            for module in batchnorm_modules(model)
+            for tensor in (module.running_mean, module.running_var, module.num_batches_tracked)
+            if tensor is not None
+        ]
+        self._kept = [tensor.clone() for tensor in self._own]
+
+    @torch.no_grad()
+    def keep(self) -> None:
+        """Those of now are good: to be called after each step that was taken."""
+        if self._own:
+            torch._foreach_copy_(self._kept, self._own)
+
+    @torch.no_grad()
+    def take_back(self) -> None:
+        """Where a number of this worker's is not finite, all are those of the last good step again."""
+        if not all_finite([tensor for tensor in self._own if tensor.is_floating_point()]):
+            torch._foreach_copy_(self._own, self._kept)
 
 
 @contextmanager

@@ -68,6 +68,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._link_to_inner()
         require_agreement(self.collectives, self._description(settings, named), self.device)
         self.strides = self._start_from_rank_0()
+        self._running = batchnorm.RunningStatistics(model)
         self._max_consecutive_skips = max_consecutive_skips
         numel = sum(p.numel() for _, p in self.shared)
         self.statistics = StepStatistics(0, 0, 0, 0, numel, False, 0, 0)
@@ -132,7 +133,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Take one step on every worker; a collective.
 
         When any worker has a NaN or an infinite gradient, all skip the step before optimizer state or
-        residuals are touched.
+        residuals are touched; running statistics of batch-norm that are not finite are taken back.
 
         Args:
             closure: as for any torch optimizer; evaluated once, on the local minibatch.
@@ -163,6 +164,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         finite, has_gradient = self._agree_on_gradients()
         last = self.statistics
         selected = self._take_step(has_gradient) if finite else 0
+        (self._running.keep if finite else self._running.take_back)()
         self.statistics = StepStatistics(
             step=last.step + finite,
             bytes_sent=self.collectives.bytes_sent - sent,
@@ -281,7 +283,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Take back what ``state_dict`` gave on the same rank.
 
         A state of the plain inner optimizer, without "ggs", is accepted too: training then starts with
-        an empty residual.
+        an empty residual. Load the model's state before this one.
         """
         plain = {key: value for key, value in state_dict.items() if key != "ggs"}
         own = state_dict.get("ggs")
@@ -291,6 +293,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._follow_inner()
         if own is not None:
             self._load_own_state(own)
+        self._running.keep()
 
     def _own_state(self) -> dict[str, Any]:
         last = self.statistics

@@ -1,5 +1,6 @@
 """BN-LG: what is local, what is averaged, and that training does not notice an evaluation."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -140,3 +141,54 @@ def test_recalibration_leaves_modes_and_momenta_and_refuses_nothing_to_measure()
     assert model[1].momentum == 0.1
     assert not model[1].training
     assert model[0].training
+
+
+def _one_bad_batch(rank: int, size: int, method: str, bad: float) -> dict[str, Any]:
+    """Rank 1 gets one batch that its forward pass cannot take, in the middle and right after a resume."""
+    model = build("batchnorm")
+    optimizer = make(method, model)
+    loss = nn.functional.cross_entropy
+
+    def step(number: int, factor: float = 1.0) -> None:
+        images, classes = batch(number, rank)
+        optimizer.zero_grad()
+        loss(model(images * (factor if rank == 1 else 1.0)), classes).backward()
+        optimizer.step()
+
+    for number in range(4):
+        step(number)
+    before = copy.deepcopy(dict(model.named_buffers()))
+    step(4, bad)
+    skipped = optimizer.statistics.skipped
+    after = copy.deepcopy(dict(model.named_buffers()))
+    saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    model = build("batchnorm")
+    optimizer = make(method, model)
+    model.load_state_dict(saved[0])
+    optimizer.load_state_dict(saved[1])
+    step(4, bad)
+    resumed = dict(model.named_buffers())
+    kept = rank == 0 or all(
+        torch.equal(before[name], after[name]) and torch.equal(before[name], resumed[name])
+        for name in before
+    )
+    for number in range(5, 12):
+        step(number)
+    optimizer.zero_grad()
+    with optimizer.consolidated():
+        finite = all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values())
+    return {"skipped": skipped, "kept": kept, "finite": finite, "steps": optimizer.statistics.step}
+
+
+def make(method: str, model: nn.Module) -> Any:
+    inner = torch.optim.Adam(model.parameters())
+    return ggs.GGS(inner, model, density=0.1) if method == "ggs" else ggs.Dense(inner, model)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 3e38])
+@pytest.mark.parametrize("method", ["ggs", "dense"])
+def test_a_batch_that_is_not_finite_does_not_poison_the_running_statistics(
+    workers: WorkerPool, method: str, bad: float
+) -> None:
+    for result in workers.run(2, _one_bad_batch, method, bad):
+        assert result == {"skipped": True, "kept": True, "finite": True, "steps": 4 + 7}

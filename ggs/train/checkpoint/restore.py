@@ -63,8 +63,8 @@ def restore(trainer: "Trainer", loaded: Loaded) -> str:
                 f"{loaded.sharing} -> {sharing} workers that share a residual: shared out so that no "
                 "update is lost"
             )
-        trainer.load_state_dict(state)
         _copy(_own_tensors(trainer), state["model"])
+        trainer.load_state_dict(state)
         if trainer.collectives.rank == 0:
             _copy(replicated(trainer.optimizer), loaded.replicated)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
