@@ -85,6 +85,23 @@ def dropout_net(num_classes: int, **options: Any) -> nn.Module:
     return net
 
 
+class LoudNet(nn.Module):
+    """Its gradients overflow float16 until the loss scale has come down a few times."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm2d(3), nn.Linear(768, num_classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.head(30 * self.norm(images).flatten(1))
+        return scores
+
+
+def loud_net(num_classes: int, **options: Any) -> nn.Module:
+    """See ``LoudNet``."""
+    return LoudNet(num_classes)
+
+
 @pytest.fixture(scope="session")
 def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("images")
@@ -121,6 +138,10 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "int8, channels last, bf16": {
         **IMAGES, "channels_last": True, "precision": "bf16", "values": "int8", "epochs": 2,
         "density": 0.1, "evaluate_every": "3 steps",
+    },
+    "fp16, whose first steps overflow": {
+        **IMAGES, "model": "tests.train.test_checkpoint_resume:loud_net", "precision": "fp16", "epochs": 2,
+        "density": 0.1, "log_every": 1,
     },
     "lenet, the small ones whole": {
         "steps": 8, "dense_below": 200, "density": 0.01, "density_warmup": "4 steps",
@@ -199,6 +220,23 @@ def test_a_damaged_newest_checkpoint_is_told_of_and_the_one_before_is_used(
     assert said[2] == f"resuming after step 4 from {third}"
     assert weights(folder) == weights(lenet)
     assert record(folder) == record(lenet)
+
+
+def test_the_loss_scale_is_one_number_and_is_resumed(
+    workers: WorkerPool, tmp_path: Path, image_folder: Path
+) -> None:
+    """Whichever rank overflows, the scale comes down on both."""
+    config = config_for(
+        tmp_path / "two", data_dir=image_folder, **SCENARIOS["fp16, whose first steps overflow"]
+    )
+    workers.run(2, run, config)
+    skipped = [row["skipped_steps"] for row in record(tmp_path / "two") if "skipped_steps" in row]
+    assert 0 < skipped[-1] < len(skipped)
+    for folder in files.checkpoints(tmp_path / "two" / "checkpoints"):
+        step = files.read_manifest(folder).step
+        scalers = [load(folder, rank, 2).state["scaler"] for rank in range(2)]
+        assert scalers[0] == scalers[1]
+        assert scalers[0]["scale"] == 2.0 ** (16 - skipped[step - 1])
 
 
 def test_no_usable_checkpoint_is_an_error_and_not_a_new_start(lenet: Path, tmp_path: Path) -> None:
