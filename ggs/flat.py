@@ -131,8 +131,8 @@ class FlatParameters:
     ) -> None:
         """weights += scale · Σ updates, added in the order given, so every rank gets the same bits.
 
-        Half-precision weights are rounded once, after all updates; what the rounding took goes back
-        into every worker's residual, where it counts once in their mean.
+        Half-precision weights are rounded once, after all updates, and end at their largest number; what
+        that took goes back into every worker's residual, where it counts once in their mean.
 
         Args:
             updates: (indices, values) each: ascending int64 indices (k,) relative to ``start``, or None
@@ -153,7 +153,8 @@ class FlatParameters:
         for chunk, where in touched:  # a place met twice adds a zero the second time
             assert chunk.delta is not None
             exact = chunk.weights[where].float() + chunk.delta[where]
-            rounded = exact.to(chunk.weights.dtype)
+            largest = torch.finfo(chunk.weights.dtype).max
+            rounded = exact.clamp(-largest, largest).to(chunk.weights.dtype)
             chunk.weights[where] = rounded
             chunk.delta[where] = 0.0
             residual[chunk.start : chunk.stop][where] += exact - rounded.float()
