@@ -22,7 +22,16 @@ Their messages are one line: what was found, where, and the way out.
 
 
 class GGSError(Exception):
-    """Base of all errors that GGS raises on purpose."""
+    """Base of all errors that GGS raises on purpose.
+
+    What cannot be printed on one line (line breaks, a terminal's control characters, bytes that are no
+    text; users and servers put them into names and values) is written as Python writes it in a string.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        if not message.isprintable():
+            message = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
+        super().__init__(message)
 
 
 class ConfigurationError(GGSError, ValueError):
