@@ -91,7 +91,7 @@ def root_cause(failures: Iterable[Failure]) -> Failure:
 def of_exception(error: BaseException, where: str, time: float) -> Failure:
     """A failure from an exception: one line for a GGSError, else a traceback without our own frames."""
     if isinstance(error, GGSError):
-        text = " ".join(str(error).splitlines())
+        text = str(error)
     else:
         frames = error.__traceback__
         while frames is not None and frames.tb_next is not None and _is_launcher_frame(frames):

@@ -300,7 +300,7 @@ def raised(error: BaseException) -> Failure:
 def test_only_bugs_leave_a_traceback() -> None:
     assert (
         str(raised(ConfigurationError("density=2\nis not\nallowed")))
-        == "ggs: rank 0: density=2 is not allowed"
+        == r"ggs: rank 0: density=2\nis not\nallowed"
     )
     bug = raised(RuntimeError("boom"))
     assert bug.text.startswith("Traceback")
