@@ -18,14 +18,28 @@ def all_finite(gradients: Sequence[Tensor]) -> bool:
             raise UnsupportedError("a gradient is sparse: create the embedding with sparse=False")
     if not gradients:
         return True
-    # Reads each gradient once, where the exact test below also writes it.
-    norms = [norm.float() for norm in torch._foreach_norm(list(gradients))]
-    if bool(torch.stack(norms).isfinite().all()):
+    # Reads each gradient once, where the exact test below also writes it. Finite numbers whose
+    # squares overflow fail here too.
+    if bool(torch.stack(_norms(gradients)).isfinite().all()):
         return True
     found = torch.zeros(1, device=gradients[0].device)
     one = torch.ones(1, device=gradients[0].device)
     torch._amp_foreach_non_finite_check_and_unscale_(list(gradients), found, one)
     return not bool(found)
+
+
+def _norms(gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Numbers, one for each gradient, that are not finite where an element is not."""
+    large = [g for g in gradients if _dot_is_faster(g)]
+    others = [g for g in gradients if not _dot_is_faster(g)]
+    norms = [norm.float() for norm in torch._foreach_norm(others)] if others else []
+    return norms + [torch.dot(g.view(-1), g.view(-1)) for g in large]
+
+
+def _dot_is_faster(gradient: Tensor) -> bool:
+    """On the CPU a dot product reads memory about 1.5 times as fast as a norm."""
+    large = gradient.numel() >= 1 << 20 and gradient.is_contiguous()
+    return large and gradient.device.type == "cpu" and gradient.dtype == torch.float32
 
 
 def unscale_(gradients: Sequence[Tensor], scale: Tensor) -> None:

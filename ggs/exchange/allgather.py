@@ -61,7 +61,7 @@ class AllGather(Exchange):
         self.selected = count = len(values)
         if self.collectives.size == 1:
             _, sent = encode(indices, values, task.numel, task.values_format)
-            task.residual[indices] = values - sent
+            self.keep_rest_(task.residual, indices, values, sent)
             yield Update(None if count == task.numel else indices, sent)
             return
         under_way = None
@@ -81,7 +81,7 @@ class AllGather(Exchange):
         places = torch.arange(length, device=indices.device) if numel == length else indices
         message, sent = encode(places, values, numel, task.values_format)
         gathering = self.collectives.start_all_gather(message)
-        task.residual[indices] = values - sent
+        self.keep_rest_(task.residual, indices, values, sent)
         return gathering
 
     def _receive(

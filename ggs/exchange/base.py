@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ggs.collectives import Collectives
+from ggs.wire_layout import FORMATS
 
 Check = Callable[[Tensor, Tensor], None]
 """Called with every (indices, values) selected, before they are sent; raises if they must not be."""
@@ -65,6 +66,11 @@ class Exchange(ABC):
         self.weight = 1
         self.selected = 0
         self.state: dict[str, Any] = {}
+
+    def keep_rest_(self, residual: Tensor, indices: Tensor, values: Tensor, sent: Tensor) -> None:
+        """Put back what coding took from ``values`` (k,), where selection left zeros."""
+        if FORMATS[self.task.values_format].bits < 8 * residual.element_size():
+            residual[indices] = values - sent  # else the format is exact
 
     def forget_others(self) -> None:  # noqa: B027  # most exchanges share nothing
         """Clear what of the residual is another worker's to send, where the workers of a node share it."""

@@ -247,7 +247,7 @@ class Split(Exchange):
         message = values.new_zeros(second_size(found, task.values_format), dtype=torch.uint8)
         length = message_size(numel, len(values), task.values_format)
         _, sent = encode(indices, values, numel, task.values_format, out=message[:length])
-        own[indices] = values - sent
+        self.keep_rest_(own, indices, values, sent)
         for owner, row in enumerate(self.collectives.all_gather(message)):
             count = sum(found.second[owner])
             length = message_size(found.numel(owner), count, task.values_format)
