@@ -27,7 +27,7 @@ def exit_code(error: GGSError) -> int:
 def main() -> None:
     """Entry point of the ``pai`` command."""
     try:
-        app()
+        app(prog_name="pai")  # also where python -m started it
     except GGSError as error:
         console.fail(str(error))
         sys.exit(exit_code(error))
