@@ -31,7 +31,10 @@ IMAGE_SIDE = {"alexnet": 224, "resnet50": 96, "densenet121": 96}
 BATCH = 4
 METHODS = ("none", "ggs", "ddp", "ddp bf16", "powersgd 1", "powersgd 4")
 BURST = {"100mbit": "64kb"}
-WARM_UP, LEAST_STEPS, MOST_STEPS, SECONDS = 6, 3, 15, 40.0
+LEAST_WARM_UP, WARM_UP = 3, 6  # PowerSGD compresses from its third step on
+LEAST_STEPS, MOST_STEPS = 2, 15
+SECONDS = 8.0
+"""How long warm-up and measurement each go on beyond their least number of steps."""
 DENSITY = 0.001
 
 Row = dict[str, Any]
@@ -160,19 +163,23 @@ def measure(method: str, name: str) -> tuple[list[float], float]:
     import torch.distributed as dist
 
     step = trainer(method, name)
-    for number in range(WARM_UP):
+
+    def enough(done: int, least: int, most: int, started: float) -> bool:
+        late = torch.tensor([time.monotonic() - started > SECONDS], dtype=torch.int64)
+        dist.broadcast(late, 0)
+        return done >= most or (done >= least and bool(late))
+
+    number, started = 0, time.monotonic()
+    while not enough(number, LEAST_WARM_UP, WARM_UP, started):
         step(number)
+        number += 1
     seconds: list[float] = []
     bytes_sent: list[int] = []
     started = time.monotonic()
-    while len(seconds) < MOST_STEPS:
-        late = torch.tensor([time.monotonic() - started > SECONDS], dtype=torch.int64)
-        dist.broadcast(late, 0)
-        if len(seconds) >= LEAST_STEPS and bool(late):
-            break
+    while not enough(len(seconds), LEAST_STEPS, MOST_STEPS, started):
         dist.barrier()
         before, sent = time.perf_counter(), transmitted()
-        step(WARM_UP + len(seconds))
+        step(number + len(seconds))
         took = torch.tensor([time.perf_counter() - before], dtype=torch.float64)
         bytes_sent.append(transmitted() - sent)
         dist.all_reduce(took, op=dist.ReduceOp.MAX)

@@ -1,7 +1,7 @@
 """What an exchange costs: seconds from bytes, messages and elements. Imports nothing of torch.
 
-The constants are rough orders of magnitude, not fitted to a recorded table yet. They matter where two
-exchanges are compared, not as predictions of their own.
+``OVERHEADS`` is fitted to a recorded table. The other constants are rough orders of magnitude: they
+matter where two exchanges are compared, not as predictions of their own.
 """
 
 from dataclasses import dataclass
@@ -76,55 +76,34 @@ class Overhead:
 
     Attributes:
         per_parameter: seconds of arithmetic per parameter, moving the bytes through the CPU included.
-        exposed: share of the time on the network that the computation does not hide.
+        hidden: share of the step during which the network already works, bucket by bucket; None for
+            an exchange that follows the arithmetic.
     """
 
     per_parameter: float
-    exposed: float
+    hidden: float | None = None
+
+    def seconds(self, floor: float, arithmetic: float, wire: float) -> float:
+        """The whole step's time.
+
+        Args:
+            floor: seconds of the step without communication.
+            arithmetic: seconds of the method's own.
+            wire: seconds that its bytes need on the network.
+        """
+        if self.hidden is None:
+            return floor + arithmetic + wire
+        return floor + max(arithmetic, wire - self.hidden * floor)
 
 
 OVERHEADS = {
-    "ggs": Overhead(1.2e-9, 1.0),
-    "ddp": Overhead(0.0, 0.99),
-    "ddp bf16": Overhead(0.4e-9, 0.98),
-    "powersgd 1": Overhead(13.0e-9, 1.0),
-    "powersgd 4": Overhead(27.0e-9, 1.0),
+    "ggs": Overhead(1.5e-9),
+    "ddp": Overhead(10.4e-9, hidden=0.28),
+    "ddp bf16": Overhead(9.0e-9, hidden=0.24),
+    "powersgd 1": Overhead(13.5e-9),
+    "powersgd 4": Overhead(25.4e-9),
 }
-"""By method; must be what ``fit`` finds in docs/results/network.jsonl, once that is recorded."""
+"""By method; what ``benchmarks/network_fit.py`` finds in docs/results/network.jsonl."""
 
 GPU_SPEEDUP = 40.0
 """How much faster a GPU's memory is than a CPU worker's, and so a method's arithmetic there."""
-
-
-def fit(observations: list[tuple[float, float, float, float]]) -> Overhead:
-    """The overhead that fits measured steps best, in relative terms.
-
-    Args:
-        observations: for each measurement the floor's seconds, the step's seconds, the number of
-            parameters and the seconds that the bytes need on the wire (0 for an unlimited network).
-    """
-
-    def error(candidate: Overhead) -> float:
-        return sum(
-            ((floor + candidate.per_parameter * numel + candidate.exposed * wire) / step - 1) ** 2
-            for floor, step, numel, wire in observations
-        )
-
-    # Least squares with weights 1 / step, both coefficients at least 0: two unknowns, solved by hand.
-    pairs = [
-        (numel / step, wire / step, (step - floor) / step)
-        for floor, step, numel, wire in observations
-    ]
-    aa, ab, bb = (sum(p[i] * p[j] for p in pairs) for i, j in ((0, 0), (0, 1), (1, 1)))
-    ay, by = (sum(p[i] * p[2] for p in pairs) for i in (0, 1))
-    candidates = [Overhead(0.0, 0.0)]
-    if aa:
-        candidates.append(Overhead(max(ay / aa, 0.0), 0.0))
-    if bb:
-        candidates.append(Overhead(0.0, max(by / bb, 0.0)))
-    determinant = aa * bb - ab * ab
-    if determinant > 1e-12 * aa * bb:
-        both = (ay * bb - by * ab) / determinant, (by * aa - ay * ab) / determinant
-        if min(both) >= 0:
-            candidates.append(Overhead(*both))
-    return min(candidates, key=error)

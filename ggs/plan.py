@@ -1,6 +1,6 @@
 """``ggs plan``: does GGS pay on a given cluster? Bytes, step time and speed-up of it and its rivals.
 
-The arithmetic and the share of communication that computation hides are those measured by
+The arithmetic, and the share of the step behind which communication hides, are those measured by
 ``benchmarks/network.py``; bytes are exact. On GPUs the arithmetic is scaled by the speed of memory.
 """
 
@@ -13,7 +13,7 @@ from ggs.errors import ConfigurationError
 from ggs.exchange.auto import cheapest_flat, hierarchical_cost
 
 MEASURED_WORKERS = 4
-FLOOR_SECONDS = {"alexnet": 0.77, "resnet50": 0.85, "densenet121": 0.54}
+FLOOR_SECONDS = {"alexnet": 0.90, "resnet50": 0.98, "densenet121": 0.59}
 """Steps without communication of the benchmark's CPU workers (batch 4), where none is given."""
 MARGIN = 1.05
 """How many times faster than the best rival GGS must be to be worth its change of the training."""
@@ -121,7 +121,7 @@ def predict(
         hops = 2 * math.ceil(math.log2(cluster.workers))  # down and up a tree
         wire += hops * max(1, math.ceil(rounds)) * network.latency
         arithmetic = overhead.per_parameter * numel / speedup
-        seconds = floor + arithmetic + overhead.exposed * wire
+        seconds = overhead.seconds(floor, arithmetic, wire)
         found.append(Prediction(method, seconds, sent if cluster.nodes > 1 else 0.0))
     return [_ggs(numel, cluster, floor, density, values), *found]
 
@@ -142,7 +142,7 @@ def _ggs(numel: int, cluster: Cluster, floor: float, density: float, values: str
     elements = max(0.0, cost.elements - (MEASURED_WORKERS + 1) * count) * ELEMENT_SECONDS
     messages = max(0, cost.messages - (MEASURED_WORKERS + 1)) * MESSAGE_SECONDS
     arithmetic = (overhead.per_parameter * numel + elements) / speedup + messages
-    seconds = floor + arithmetic + overhead.exposed * wire
+    seconds = overhead.seconds(floor, arithmetic, wire)
     return Prediction("ggs", seconds, node_bytes if cluster.nodes > 1 else 0.0, name)
 
 

@@ -1,10 +1,8 @@
 """The cost model, and what "auto" makes of it."""
 
-import random
-
 import pytest
 
-from ggs.cost import ASSUMED_CPU, ExchangeCost, Network, Overhead, fit, ring_bytes
+from ggs.cost import ASSUMED_CPU, ExchangeCost, Network, ring_bytes
 from ggs.exchange import auto, split
 from ggs.wire import message_size
 
@@ -38,16 +36,3 @@ def test_shared_networks_count_pairwise_bytes_for_every_worker_of_a_node() -> No
     cost = ExchangeCost(3e6, 0, 0, 0, pairwise_bytes=1e6)
     assert cost.seconds(network, 1) == pytest.approx(3)
     assert cost.seconds(network, 8) == pytest.approx(10)
-
-
-@pytest.mark.parametrize("truth", [Overhead(1.5e-8, 0.9), Overhead(0.0, 1.1), Overhead(2e-9, 0.0)])
-def test_fit_finds_what_made_the_measurements(truth: Overhead) -> None:
-    generator = random.Random(0)
-    observations = []
-    for numel in (61e6, 25e6, 8e6):
-        for wire in (0.0, 0.3, 4.0):
-            step = 0.7 + truth.per_parameter * numel + truth.exposed * wire
-            observations.append((0.7, step * generator.uniform(0.99, 1.01), numel, wire))
-    found = fit(observations)
-    assert found.per_parameter == pytest.approx(truth.per_parameter, abs=1.5e-9)
-    assert found.exposed == pytest.approx(truth.exposed, abs=0.06)
