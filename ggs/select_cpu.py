@@ -80,7 +80,8 @@ class CpuSelector:
         task = _Task(self, values, bits, mask, wanted, indices, selected)
         active = wanted > 0
         expected, unsure = self.steering.thresholds(wanted)
-        thresholds = expected.astype(values.dtype).view(integer)
+        with np.errstate(over="ignore"):  # infinity is a threshold, too
+            thresholds = expected.astype(values.dtype).view(integer)
         thresholds[~active] = mask
         for s in np.flatnonzero(active & unsure & (wanted < np.diff(self.offsets))).tolist():
             thresholds[s] = task.sampled_threshold(s, source)

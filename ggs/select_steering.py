@@ -21,6 +21,9 @@ class Steering:
 
     A residual grows by about as much in each step, so what is expected is the last magnitude plus a
     smoothed difference.
+
+    Numbers near the end of their format, and what is not finite, make the expectation overflow: it is
+    then infinite or NaN, and a sample takes its place.
     """
 
     def __init__(self, lengths: Array) -> None:
@@ -33,6 +36,7 @@ class Steering:
         self._error = np.full(len(lengths), np.nan)
         """How far off the expectation lately was at most, as a share of what was selected."""
 
+    @np.errstate(all="ignore")
     def thresholds(self, counts: Array) -> tuple[Array, Array]:
         """Where to look in each segment, and in which ones a sample knows better.
 
@@ -51,6 +55,7 @@ class Steering:
         known = in_vain < sample_sizes(self._lengths, counts)  # not where the error is NaN
         return np.where(known, expected * (1 - margin), 0), ~known
 
+    @np.errstate(all="ignore")
     def learn(self, segments: Array, magnitudes: Array) -> None:
         """Notes the least `magnitudes` selected from `segments` (indices of them)."""
         last, slope = self._last[segments], self._slope[segments]

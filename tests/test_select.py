@@ -1,6 +1,7 @@
 """Selection: the compiled kernels give what the plain twin gives, on every kind of numbers."""
 
 import itertools
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -97,6 +98,37 @@ def test_numbers_that_change_from_step_to_step() -> None:
         start = residual + update
         k = [30, 3, 3000][step % 3]
         check(start, k, *selector.accumulate_and_select_(residual, update, k), residual)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_magnitudes_from_one_end_of_the_format_to_the_other(dtype: torch.dtype) -> None:
+    """What is expected of the next step may overflow; nobody is to be warned of it."""
+    largest, least = torch.finfo(dtype).max, torch.finfo(dtype).smallest_normal
+    rising = [largest / 8 * eighths for eighths in range(1, 9)]
+    for scales in ([*rising, largest], [1, 1, 1, least, largest, largest, least, largest]):
+        selector = Selector(3000)
+        for scale in scales:
+            residual = torch.linspace(0.9, 1, 3000, dtype=dtype) * scale
+            check(residual.clone(), 30, *selector.select_(residual, 30), residual)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_not_finite_is_selected_first(dtype: torch.dtype) -> None:
+    """So the caller finds it among the selected, and says so itself."""
+    for numel, bad in itertools.product((1, 300, 30_000), (math.inf, -math.inf, math.nan)):
+        selector = Selector(numel)
+        for step in range(9):
+            residual = numbers("normal", numel, step, dtype)
+            residual[: [0, 0, 0, 1, numel, numel, 1, 0, 0][step]] = bad
+            start = residual.clone()
+            k = max(1, numel // 100)
+            indices, values = selector.select_(residual, k)
+            expected = min(k, int((~start.isfinite()).sum()))
+            assert int((~values.isfinite()).sum()) == expected
+            if not expected:
+                check(start, k, indices, values, residual)
 
 
 @pytest.mark.usefixtures("threads")
