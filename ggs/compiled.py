@@ -11,8 +11,9 @@ right after an optimizer's step took half as long again.
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -65,14 +66,20 @@ def run_threads(kernel: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) ->
     errors: list[BaseException] = []
     numbers = iter(range(len(calls)))  # OpenMP may start fewer threads than asked
 
-    def work(_: object) -> None:
+    def share() -> Iterator[None]:
         try:
+            yield
             for i in numbers:
                 results[i] = kernel(*calls[i])
         except BaseException as error:  # ctypes would only print it
             errors.append(error)
 
-    _region(_BODY(work), None, len(calls), 0)
+    # A signal's handler may raise at a function's first instruction, which no `try` of its own holds.
+    # These have begun already, and nothing but C lies between them and the thread.
+    shares = [share() for _ in calls]
+    for begun in shares:
+        next(begun)
+    _region(_BODY(partial(next, map(next, shares))), None, len(calls), 0)
     if errors:
         raise errors[0]
     return [results[i] for i in range(len(calls))]

@@ -1,7 +1,9 @@
 """Compiled kernels: they work where nothing can be cached, in threads, and after a fork."""
 
 import os
+import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -53,6 +55,38 @@ def test_a_threads_error_is_the_callers() -> None:
 
     with pytest.raises(ZeroDivisionError):
         run_threads(fail, [(0,), (1,)])
+
+
+def test_no_signal_is_lost(threads: str) -> None:
+    """Python's handler may run, and raise, at the first instruction of a thread's share."""
+    if threads != "torch's threads":
+        pytest.skip("Python's own pool does not stand exceptions at any instruction")
+
+    class Rung(Exception):
+        pass
+
+    raised = caught = 0
+
+    def ring(*_: object) -> None:
+        nonlocal raised
+        raised += 1
+        raise Rung
+
+    before = signal.signal(signal.SIGVTALRM, ring)
+    end = time.monotonic() + 3
+    try:
+        while time.monotonic() < end and raised < 150:
+            try:
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0.001)
+                while raised == caught:
+                    run_threads(sum, [(range(500),)] * 2)
+            except Rung:
+                caught += 1
+            assert caught == raised
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+    assert raised
 
 
 def test_small_work_stays_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
