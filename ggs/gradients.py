@@ -18,14 +18,11 @@ def all_finite(gradients: Sequence[Tensor]) -> bool:
             raise UnsupportedError("a gradient is sparse: create the embedding with sparse=False")
     if not gradients:
         return True
-    # Reads each gradient once, where the exact test below also writes it. Finite numbers whose
-    # squares overflow fail here too.
+    # Reads each gradient once, and writes nothing. Finite numbers whose squares overflow fail here too.
     if bool(torch.stack(_norms(gradients)).isfinite().all()):
         return True
-    found = torch.zeros(1, device=gradients[0].device)
-    one = torch.ones(1, device=gradients[0].device)
-    torch._amp_foreach_non_finite_check_and_unscale_(list(gradients), found, one)
-    return not bool(found)
+    # torch's own check for scaled gradients writes them in place, which an expanded one cannot take.
+    return bool(torch.stack([gradient.isfinite().all() for gradient in gradients]).all())
 
 
 def _norms(gradients: Sequence[Tensor]) -> list[Tensor]:

@@ -1,5 +1,7 @@
 """The ends of the number line: nothing overflows unseen, and what does not fit a format stays behind."""
 
+import math
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 import ggs
 from ggs import lockstep, wire, wire_cpu, wire_torch
 from ggs.errors import NonFiniteError
+from ggs.gradients import all_finite
 
 FP32 = torch.finfo(torch.float32)
 LAST, NEXT = FP32.max, 3.3961e38
@@ -139,3 +142,26 @@ def test_a_residual_that_overflows_is_refused_before_it_is_sent() -> None:
 
     with pytest.raises(NonFiniteError, match=r"SGD's update of weight is -inf at step 1"):
         lockstep.run(2, train)
+
+
+LARGE = 1 << 20
+"""Elements from which a float32 gradient on the CPU is read by a dot product."""
+
+
+@pytest.mark.parametrize("value", [LAST, math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda value: torch.full((LARGE,), value),
+        lambda value: torch.full((1024, 1024), value).t(),
+        lambda value: torch.full((1,), value).expand(LARGE),
+        lambda value: torch.view_as_complex(torch.full((9, 2), value)).conj().imag,
+    ],
+    ids=["large", "transposed", "expanded", "negated"],
+)
+def test_gradients_of_any_layout_are_finite_or_not(
+    view: Callable[[float], Tensor], value: float
+) -> None:
+    """Also where the layout cannot be written to in place."""
+    others = [torch.empty(0), torch.ones(3, dtype=torch.float64), torch.full((2,), 6e4).half()]
+    assert all_finite([*others, view(value)]) == math.isfinite(value)
