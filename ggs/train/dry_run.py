@@ -211,6 +211,8 @@ def describe(found: DryRun) -> str:
         lines.append("One worker sends nothing: --workers N shows what N would.")
     elif traffic.bytes_sent > traffic.dense_bytes:
         lines.append("This sends more than dense training would: lower the density.")
+    if warning := plan.warning(config):
+        lines.append(warning)
     return "\n".join(lines)
 
 

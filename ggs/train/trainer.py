@@ -86,6 +86,16 @@ class Plan:
             config.check_replicas_every.steps(per_epoch),
         )
 
+    def warning(self, config: TrainConfig) -> str:
+        """What is odd about the run's length, in one line; or nothing."""
+        if not self.density_warmup or self.density_warmup < self.steps or config.density == 1:
+            return ""
+        return (
+            f"ggs: warning: density_warmup: {config.density_warmup} ({self.density_warmup:,} steps) last to "
+            f"the end of the run ({self.steps:,} steps): density {config.density:g} is never reached; "
+            "give a shorter --density-warmup, 0 for none"
+        )
+
 
 class Trainer:
     """One worker's training run."""

@@ -146,6 +146,8 @@ def _open_results(trainer: Trainer, resumed: Loaded | None, ended: bool) -> None
             f"and the run ends at {end}; evaluating what is there, the figures are those of its "
             f"{trainer.trained_by} worker{'s' * (trainer.trained_by > 1)}"
         )
+    elif warning := trainer.plan.warning(config):
+        trainer.reporter.say(warning)
     if config.tensorboard and tensorboard.is_installed():
         trainer.events = tensorboard.Events(trainer.folder.path, trainer.state.step)
 

@@ -119,6 +119,14 @@ def test_what_would_fail_later_fails_now() -> None:
         dry_run(config_for(optimizer="lbfgs"))
 
 
+def test_a_warm_up_that_outlasts_the_run_is_told_of() -> None:
+    found = describe(
+        dry_run(config_for(workers=2, epochs=1, steps=None, density_warmup="2 epochs"))
+    )
+    assert found.splitlines()[-1].startswith("ggs: warning: density_warmup: 2 epochs (250 steps)")
+    assert "warning" not in describe(dry_run(config_for(workers=2, density_warmup="2 steps")))
+
+
 def test_the_command_leaves_nothing_behind(tmp_path: Path) -> None:
     flags = ["--dry-run", "--workers", "2", "--device", "cpu", "--run-dir", "run"]
     done = subprocess.run(

@@ -245,3 +245,16 @@ def test_without_run_dir_every_run_has_its_own(
         "lenet5-mnist5k-ggs-2",
         "lenet5-mnist5k-ggs-3",
     ]
+
+
+def test_a_density_warm_up_that_outlasts_the_run_is_told_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is said of the bytes after the warm-up would never be true."""
+    train(config_for(tmp_path / "long", density_warmup="9 steps"), CPU, None)
+    said = capsys.readouterr().out
+    assert said.count("warning") == 1
+    assert "density_warmup: 9 steps (9 steps) last to the end of the run (6 steps)" in said
+    train(config_for(tmp_path / "short", density_warmup="5 steps"), CPU, None)
+    train(config_for(tmp_path / "dense", density_warmup="9 steps", method="dense"), CPU, None)
+    assert "warning" not in capsys.readouterr().out
