@@ -120,7 +120,7 @@ def test_a_finished_runs_results_are_not_lost_to_a_resumed_one(
 
 
 def test_of_two_jobs_in_one_folder_the_first_gives_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As when a node that was given up for lost comes back while the retried job runs elsewhere."""
     config = config_for(tmp_path, steps=9, keep_checkpoints=2)
@@ -142,6 +142,8 @@ def test_of_two_jobs_in_one_folder_the_first_gives_way(
     ) as error:
         train(config, CPU, None)
     assert "\n" not in str(error.value)
+    assert "; this job stops, so that" in str(error.value)
+    assert "training goes on" not in capsys.readouterr().out  # it does not
     assert steps(tmp_path) == [7, 8]
 
 

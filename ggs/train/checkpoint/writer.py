@@ -114,7 +114,7 @@ class Writer:
     def _require_ours(self) -> None:
         if self._taken_over:
             raise ConfigurationError(
-                f"checkpoint_dir: {self._taken_over}: this one stops, so that neither undoes what the "
+                f"checkpoint_dir: {self._taken_over}; this job stops, so that neither undoes what the "
                 "other saves; give each job a --checkpoint-dir of its own"
             )
 
@@ -128,7 +128,7 @@ class Writer:
             shutil.rmtree(partial, ignore_errors=True)
             self.problem = problem
             self.failures += 1
-            if self._collectives.rank == 0:
+            if self._collectives.rank == 0 and not self._taken_over:
                 self._say(f"ggs: warning: {problem}; training goes on")
         else:
             self.failures = 0
