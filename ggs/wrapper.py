@@ -7,8 +7,8 @@ gradient clipping and accumulation, and gradient scalers work on it as on any op
 
 import zlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -70,6 +70,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.strides = self._start_from_rank_0()
         self._running = batchnorm.RunningStatistics(model)
         self._max_consecutive_skips = max_consecutive_skips
+        self._is_consolidated = False
         numel = sum(p.numel() for _, p in self.shared)
         self.statistics = StepStatistics(0, 0, 0, 0, numel, False, 0, 0)
 
@@ -140,7 +141,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         Returns the closure's loss, if there is one.
 
-        Raises NonFiniteError after ``max_consecutive_skips`` skips in a row, on every worker.
+        Raises NonFiniteError after ``max_consecutive_skips`` skips in a row, on every worker, and
+        UnsupportedError inside ``consolidated()``.
         """
         try:
             return self._step(closure)
@@ -152,6 +154,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise
 
     def _step(self, closure: Callable[[], float] | None) -> float | None:
+        self._check_outside("step()")
         loss: float | None = None
         if closure is not None:
             with torch.enable_grad():
@@ -249,9 +252,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         size = sum(p.numel() * p.element_size() for _, p in [*self.shared, *self._locals])
         return 2 * size * (self.collectives.size - 1) // self.collectives.size
 
-    def consolidated(
-        self, calibration: Iterable[Any] | None = None
-    ) -> AbstractContextManager[None]:
+    @contextmanager
+    def consolidated(self, calibration: Iterable[Any] | None = None) -> Iterator[None]:
         """Inside ``with optimizer.consolidated():`` the model is the one to evaluate and to save.
 
         A collective. See ``ggs.batchnorm`` for what each mode does; the local batch-norm layers are
@@ -260,7 +262,19 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Args:
             calibration: for ``batchnorm='recalibrate'``, an iterable of local batches.
         """
-        return batchnorm.consolidated(self.model, self.batchnorm, self.collectives, calibration)
+        with batchnorm.consolidated(self.model, self.batchnorm, self.collectives, calibration):
+            outside, self._is_consolidated = self._is_consolidated, True
+            try:
+                yield
+            finally:
+                self._is_consolidated = outside
+
+    def _check_outside(self, call: str) -> None:
+        if self._is_consolidated:
+            raise UnsupportedError(
+                f"{call} inside `with optimizer.consolidated():`, whose end would take back a part of "
+                "it: leave the block first"
+            )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As for any torch optimizer. Residuals are not gradients: they stay."""
@@ -285,6 +299,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         A state of the plain inner optimizer, without "ggs", is accepted too: training then starts with
         an empty residual. Load the model's state before this one.
         """
+        self._check_outside("load_state_dict()")
         plain = {key: value for key, value in state_dict.items() if key != "ggs"}
         own = state_dict.get("ggs")
         if own is not None:

@@ -211,6 +211,33 @@ def test_a_plain_optimizers_state_is_accepted(method: str) -> None:
 
 
 @METHODS
+def test_a_step_inside_consolidated_is_refused(method: str) -> None:
+    """What it did to batch-norm layers would be taken back when the block ends."""
+    model = build("batchnorm")
+    optimizer = wrap(method, model)
+    backward(model, 0, 0)
+    saved = optimizer.state_dict()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with optimizer.consolidated():
+        with optimizer.consolidated():
+            pass
+        attempts = {
+            "step": optimizer.step,
+            "load_state_dict": lambda: optimizer.load_state_dict(saved),
+        }
+        for name, attempt in attempts.items():
+            with pytest.raises(UnsupportedError, match=rf"^{name}\(\) .*leave the block first$"):
+                attempt()
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert optimizer.statistics.step == 0
+    with pytest.raises(OSError, match="disk"), optimizer.consolidated():
+        raise OSError("disk")
+    optimizer.step()
+    assert optimizer.statistics.step == 1
+
+
+@METHODS
 def test_hooks_and_repr_reach_the_inner_optimizer(method: str) -> None:
     model = build("plain")
     optimizer = wrap(method, model)
