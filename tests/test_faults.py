@@ -322,7 +322,7 @@ def test_a_read_only_storage_is_refused_at_the_start(small_storage: Path, tmp_pa
     config = alone(tmp_path, checkpoint_dir=str(small_storage / "c"))
     with pytest.raises(ConfigurationError, match=r"checkpoint_dir: .* may not be written to"):
         check(config)
-    with pytest.raises(CheckpointError, match=r"rank 0: cannot write to .*Read-only"):
+    with pytest.raises(CheckpointError, match=r"checkpoint_dir: cannot write to .*Read-only"):
         train(config, CPU, None)
 
 
@@ -341,8 +341,10 @@ def elsewhere(rank: int, size: int, values: dict[str, Any]) -> str:
 def test_a_folder_that_the_workers_do_not_share_is_refused_by_all(
     workers: WorkerPool, tmp_path: Path
 ) -> None:
-    for message in workers.run(2, elsewhere, settings(tmp_path)):
-        assert message.startswith("checkpoint_dir: rank 1: ")
+    messages = workers.run(2, elsewhere, settings(tmp_path))
+    assert messages[0].startswith("checkpoint_dir: rank 1: ")
+    assert messages[1].startswith(f"checkpoint_dir: {tmp_path}")  # its rank is told by the launcher
+    for message in messages:
         assert "is not the folder that rank 0 sees" in message
 
 

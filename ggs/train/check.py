@@ -1,6 +1,8 @@
 """Everything about a configuration that can be found wrong before a worker starts."""
 
+import errno
 import os
+import tempfile
 from pathlib import Path
 
 import torch
@@ -11,6 +13,9 @@ from ggs.train.checkpoint import find
 from ggs.train.config import TrainConfig
 from ggs.train.data import DataSpec
 from ggs.train.optimizers import build_optimizer
+
+_NEVER = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTSUP, errno.EINVAL}
+"""Why a folder takes no file, now and later; a full or failing storage is left to the run, to retry."""
 
 
 def check(config: TrainConfig) -> None:
@@ -47,6 +52,13 @@ def _check_folder(name: str, folder: Path) -> None:
         raise ConfigurationError(f"{name}: {there} is a file; give a folder")
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigurationError(f"{name}: {there} may not be written to; give another folder")
+    try:  # root may do everything, but /proc and /sys take no files from it either
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as error:
+        if error.errno in _NEVER:
+            raise ConfigurationError(
+                f"{name}: {there} cannot be written to ({error.strerror}); give another folder"
+            ) from None
 
 
 def check_devices(config: TrainConfig) -> None:

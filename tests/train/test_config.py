@@ -1,5 +1,6 @@
 """What is checked before a worker starts: files, names, sizes, devices."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,24 @@ def test_a_run_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(GGSError, match="is a file"):
         parse(["--run-dir", str(tmp_path / "file")])
+
+
+@pytest.mark.parametrize("flag", ["--run-dir", "--checkpoint-dir"])
+def test_a_folder_that_takes_no_files_even_from_root_is_refused_before_a_worker_starts(
+    flag: str,
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"_dir: /proc .*be written to.*another folder"):
+        parse([flag, "/proc/x"])
+
+
+def test_a_full_storage_is_left_to_the_run_which_is_retried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(**_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    assert parse(["--checkpoint-dir", str(tmp_path)])
 
 
 @pytest.mark.parametrize(

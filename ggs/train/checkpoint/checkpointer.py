@@ -4,6 +4,7 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -178,9 +179,8 @@ class Checkpointer:
                 (directory / f"{files.PROBE}{token}").touch()
         except OSError as error:
             problem = f"cannot write to {directory}: {error.strerror}"
-        for rank, text in enumerate(gather_texts(collectives, problem, self._trainer.device)):
-            if text:
-                raise CheckpointError(f"checkpoint_dir: rank {rank}: {text}")
+        if text := self._first(gather_texts(collectives, problem, self._trainer.device)):
+            raise CheckpointError(f"checkpoint_dir: {text}")
         deadline = time.monotonic() + PROBE_SECONDS
         while not (directory / f"{files.PROBE}{token}").exists():
             os.scandir(directory).close()  # some network file systems look again only when asked so
@@ -194,9 +194,15 @@ class Checkpointer:
         problems = gather_texts(collectives, problem, self._trainer.device)
         if self._rank == 0:
             (directory / f"{files.PROBE}{token}").unlink(missing_ok=True)
-        for rank, text in enumerate(problems):
-            if text:
-                raise ConfigurationError(f"checkpoint_dir: rank {rank}: {text}")
+        if text := self._first(problems):
+            raise ConfigurationError(f"checkpoint_dir: {text}")
+
+    def _first(self, problems: Sequence[str]) -> str:
+        """This worker's problem, else the first one with its rank, or nothing: whoever tells of an error
+        says which worker raised it."""
+        if problems[self._rank]:
+            return problems[self._rank]
+        return next((f"rank {rank}: {text}" for rank, text in enumerate(problems) if text), "")
 
     def _tell(self, text: str) -> None:
         if self._trainer.reporter:
