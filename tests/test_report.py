@@ -93,6 +93,8 @@ def test_the_figures_are_the_runs_own(runs: tuple[Path, Path]) -> None:
     assert found.texts("sent per step")[1] == "246.8 kB"
     assert found.texts("method") == ["ggs, adam", "dense, adam"]
     assert found.texts("state") == ["finished", "finished"]
+    rates = [f"{summary['samples_per_second']:,.0f}" for summary in (ours, dense)]
+    assert found.texts("images/s") == rates
     assert found.texts("PyTorch") == [torch.__version__] * 2
     settings = [row for row in found.rows if row[1:] == ["ggs", "dense"]]
     assert settings == [["method", "ggs", "dense"]]

@@ -39,8 +39,8 @@ def results(runs: Sequence[Run]) -> Table:
         ),
         "test loss": lambda run: _number(_last(run.evaluations, "loss"), "{:.4f}"),
         "steps": lambda run: f"{run.steps:,}",
-        "time": lambda run: _with(duration, _last([*run.training, *run.evaluations], "seconds")),
-        "images/s": lambda run: _number(_last(run.training, "samples_per_second"), "{:,.0f}"),
+        "time": lambda run: _with(duration, _whole(run, "seconds")),
+        "images/s": lambda run: _number(_whole(run, "samples_per_second"), "{:,.0f}"),
         "density": lambda run: _of_summary(run, "density", "{:.4%}".format),
         "sent per step": lambda run: _of_summary(run, "bytes_sent_per_step", size),
         "less than dense": lambda run: _of_summary(
@@ -100,6 +100,11 @@ def _phase(name: str) -> Callable[[Run], str | None]:
 def _top1(run: Run) -> float | None:
     value: float | None = run.summary["top1"] if run.summary else _last(run.evaluations, "top1")
     return value
+
+
+def _whole(run: Run, name: str) -> Any:
+    """A figure of the whole run, as its own end printed it; of an unfinished one the last recorded."""
+    return run.summary[name] if run.summary else _last([*run.training, *run.evaluations], name)
 
 
 def _last(rows: Sequence[dict[str, Any]], name: str) -> Any:
