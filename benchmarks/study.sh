@@ -9,14 +9,16 @@ set -e
 data=${1:?usage: benchmarks/study.sh DATA_DIR [JOBS]} jobs=${2:-2}
 cd "$(dirname "$0")/.."
 out=${OUT:-docs/results} python=${PYTHON:-python}
+# The exchange is pinned: "auto" may take another one during the warm-up, which changes last bits.
+common="--workers 4 --jobs $jobs --set tensorboard=false --set exchange=allgather"
 
 mnist() {
-    "$python" benchmarks/accuracy.py --model lenet5 --data mnist --data-dir "$data" --workers 4 \
-        --batch-size 64 --seeds 3 --jobs "$jobs" --out "$out/mnist-lenet5.jsonl" "$@"
+    "$python" benchmarks/accuracy.py --model lenet5 --data mnist --data-dir "$data" $common \
+        --batch-size 64 --seeds 3 --out "$out/mnist-lenet5.jsonl" "$@"
 }
 cifar10() {
     "$python" benchmarks/accuracy.py --model cifarnet --data imagefolder --data-dir "$data/cifar10" \
-        --name "cifar10 (JPEG copy)" --image-size 32 --workers 4 --batch-size 32 --jobs "$jobs" \
+        --name "cifar10 (JPEG copy)" --image-size 32 $common --batch-size 32 \
         --set channels_last=true --out "$out/cifar10-cifarnet.jsonl" "$@"
 }
 

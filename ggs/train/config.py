@@ -236,7 +236,7 @@ class TrainConfig(BaseModel):
         json_schema_extra=_SPARSE,
     )
     max_consecutive_skips: int = Field(
-        50,
+        100,
         ge=1,
         description="steps in a row with NaN or infinite gradients after which the run stops",
         json_schema_extra=_SPARSE,
