@@ -19,7 +19,7 @@ mode                    during training                      evaluated and saved
 someone looks at it; training is the same as with ``local``, bit for bit.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
@@ -92,7 +92,8 @@ def consolidated(
     model: nn.Module,
     mode: BatchNormMode,
     collectives: Collectives,
-    calibration: Iterable[Any] | None = None,
+    calibration: Iterable[Any] | None,
+    meet: Callable[[], None],
 ) -> Iterator[None]:
     """Inside, the batch-norm layers are the ones to evaluate and save; afterwards the local ones again.
 
@@ -100,6 +101,7 @@ def consolidated(
 
     Args:
         calibration: for ``recalibrate``, local batches as the model takes them, or (input, ...) tuples.
+        meet: called before anything else is exchanged, to see that every worker is here.
 
     Raises ConfigurationError for ``recalibrate`` without calibration batches.
     """
@@ -113,6 +115,7 @@ def consolidated(
     if not tensors or mode == "local" or (collectives.size == 1 and mode != "recalibrate"):
         yield
         return
+    meet()
     kept = [tensor.detach().clone() for tensor in tensors]
     try:
         with torch.no_grad():

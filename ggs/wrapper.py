@@ -142,7 +142,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Returns the closure's loss, if there is one.
 
         Raises NonFiniteError after ``max_consecutive_skips`` skips in a row, on every worker, and
-        UnsupportedError inside ``consolidated()``.
+        UnsupportedError inside ``consolidated()``. MismatchError, on every worker, where not all are in
+        the same step with the same schedules.
         """
         try:
             return self._step(closure)
@@ -194,22 +195,50 @@ class DistributedOptimizer(torch.optim.Optimizer):
             p.grad for group in self.param_groups for p in group["params"] if p.grad is not None
         ]
         finite = all_finite(gradients) if found_inf is None else not bool(found_inf)
-        digest = zlib.crc32(repr([self.statistics.step, self._facts()]).encode())
-        check = list(digest.to_bytes(4, "little"))
-        # A byte and its complement: both maxima are the worker's own only where all have the same.
-        own: list[int] = [not finite, *(p.grad is not None for _, p in self.shared)]
-        own += [*check, *(255 - byte for byte in check)]
-        votes = torch.tensor(own, dtype=torch.uint8, device=self.device)
-        flags = self.collectives.all_reduce_max_(votes).tolist()
-        if flags[-8:] != own[-8:]:
-            raise MismatchError(
-                f"the workers do not agree on step {self.statistics.step}: here {self._facts_text()}; "
-                "schedule learning rate, weight decay and density alike on every worker"
-            )
+        has_gradient = [p.grad is not None for _, p in self.shared]
+        facts = [self.statistics.step, *self._facts()]
+        skip, *has_gradient = self._agree("step()", facts, [not finite, *has_gradient])
         scale = getattr(self, "grad_scale", None)
-        if scale is not None and not flags[0]:
+        if scale is not None and not skip:
             unscale_(gradients, scale)
-        return not flags[0], [bool(flag) for flag in flags[1:-8]]
+        return not skip, has_gradient
+
+    def _agree_to_consolidate(self) -> None:
+        """Meet workers that are in a step in a collective of its shape: in no other can all be told."""
+        self._agree("consolidated()", [], [False] * (1 + len(self.shared)))
+
+    def _agree(self, call: str, facts: list[float], own: list[bool]) -> list[bool]:
+        """Which of ``own`` hold on any worker. All must be in the same ``call`` with the same ``facts``."""
+        check = list(zlib.crc32(repr([call, facts]).encode()).to_bytes(4, "little"))
+        # A byte and its complement: both maxima are the worker's own only where all have the same.
+        votes = [*own, *check, *(255 - byte for byte in check)]
+        flags = self.collectives.all_reduce_max_(
+            torch.tensor(votes, dtype=torch.uint8, device=self.device)
+        ).tolist()
+        if flags[-8:] != votes[-8:]:
+            raise MismatchError(self._disagreement(call))
+        return [bool(flag) for flag in flags[:-8]]
+
+    def _disagreement(self, call: str) -> str:
+        """What the workers do not agree on; a collective, as every worker sees that they do not."""
+        step = self.statistics.step
+        own = torch.tensor([call == "step()", step], dtype=torch.int64, device=self.device)
+        stepping, steps = zip(*self.collectives.all_gather(own).tolist(), strict=True)
+        if not all(stepping):
+            return (
+                f"rank {stepping.index(0)} is in consolidated() while rank {stepping.index(1)} is in "
+                "step(): let every worker call step() and consolidated() equally often"
+            )
+        for rank, found in enumerate(steps):
+            if found != steps[0]:
+                return (
+                    f"rank {rank} has taken {found} steps and rank 0 has taken {steps[0]}: load the "
+                    "checkpoint of the same step on every worker"
+                )
+        return (
+            f"the workers do not agree on step {step}: here {self._facts_text()}; schedule learning "
+            "rate, weight decay and density alike on every worker"
+        )
 
     def _facts(self) -> list[float]:
         """Numbers that must be equal on all workers for this step, or the replicas would drift apart."""
@@ -262,7 +291,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Args:
             calibration: for ``batchnorm='recalibrate'``, an iterable of local batches.
         """
-        with batchnorm.consolidated(self.model, self.batchnorm, self.collectives, calibration):
+        with batchnorm.consolidated(
+            self.model, self.batchnorm, self.collectives, calibration, self._agree_to_consolidate
+        ):
             outside, self._is_consolidated = self._is_consolidated, True
             try:
                 yield

@@ -125,6 +125,58 @@ def test_settings_that_drift_apart_stop_every_worker(kind: str, drift: str, word
         assert words in message
 
 
+def _one_step_more(rank: int, size: int, method: str, longer: int) -> str:
+    """One worker's share of the data has a batch more; the others evaluate."""
+    model = build("batchnorm")
+    inner = torch.optim.Adam(model.parameters())
+    optimizer: Any = ggs.GGS(inner, model, 0.1) if method == "ggs" else ggs.Dense(inner, model)
+    try:
+        for step in range(3 if rank == longer else 2):
+            backward(model, step, rank)
+            optimizer.step()
+        with optimizer.consolidated():
+            return "evaluated"
+    except MismatchError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(("method", "longer"), [("ggs", 0), ("ggs", 2), ("dense", 1)])
+def test_a_step_against_an_evaluation_stops_every_worker(
+    workers: WorkerPool, method: str, longer: int
+) -> None:
+    evaluating = 1 if longer == 0 else 0
+    for message in workers.run(3, _one_step_more, method, longer):
+        assert message == (
+            f"rank {evaluating} is in consolidated() while rank {longer} is in step(): "
+            "let every worker call step() and consolidated() equally often"
+        )
+
+
+@pytest.mark.parametrize("kind", ["adamw", "dense"])
+def test_workers_that_resume_at_different_steps_are_told_the_steps(kind: str) -> None:
+    def train(worker: lockstep.Worker) -> str:
+        model = build("plain")
+        inner = torch.optim.AdamW(model.parameters())
+        optimizer: Any = (
+            ggs.Dense(inner, model, process_group=worker)
+            if kind == "dense"
+            else ggs.GGS(inner, model, 0.1, warmup_steps=9, process_group=worker)
+        )
+        saved = optimizer.state_dict()
+        saved["ggs"]["step"] = 300 if worker.rank == 1 else 7
+        optimizer.load_state_dict(saved)
+        backward(model, 0, worker.rank)
+        with pytest.raises(MismatchError) as caught:
+            optimizer.step()
+        return str(caught.value)
+
+    for message in lockstep.run(3, train):
+        assert message == (
+            "rank 1 has taken 300 steps and rank 0 has taken 7: load the checkpoint of the same step "
+            "on every worker"
+        )
+
+
 def test_learning_rates_may_differ_where_they_are_local() -> None:
     """Each worker's own plateau scheduler: with coupled or no decay the update is local anyway."""
 
