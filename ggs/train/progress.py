@@ -88,7 +88,7 @@ class Reporter:
             (
                 "steps",
                 f"{summary['steps']:,} in {duration(summary['seconds'])}, "
-                f"{summary['samples_per_second']:,.0f} images/s",
+                f"{summary['samples_per_second']:,.0f} images/s{_of_which(summary)}",
             ),
             *_traffic(summary),
         ]
@@ -109,6 +109,16 @@ class Reporter:
         )
         for name, text in rows:
             self.say(f"  {name:10}{text}")
+
+
+def _of_which(summary: Mapping[str, Any]) -> str:
+    """Which part of a resumed run the figures are of; nothing where it ran in one go."""
+    step = summary.get("resumed_from_step")
+    if step is None:
+        return ""
+    if step == summary["steps"]:
+        return " (all figures are of the finished run; nothing was trained now)"
+    return f" (all figures are of the whole run, resumed after step {step:,})"
 
 
 def _traffic(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -16,6 +16,8 @@ def summarise(
 
     ``density``, ``bytes_sent_per_step`` and ``compression_ratio`` are means over the steps after the
     density warm-up, or over all where the run ended within it; the ``_total`` ones are over all steps.
+    What a resumed run did before its checkpoint is counted in all of them: ``resumed_from_step`` only says
+    where the last process began, at ``steps`` itself where the run had ended before.
 
     Args:
         trainer: after its last step.
@@ -46,11 +48,12 @@ def summarise(
         "density_warmup_steps": trainer.plan.density_warmup,
         "settled_steps": state.settled_steps,
         "steps": state.step,
+        "resumed_from_step": trainer.resumed_from,
         "epochs": state.epoch + state.epoch_step / trainer.plan.steps_per_epoch,
         "skipped_steps": optimizer.statistics.skipped_steps,
         "seconds": round(state.seconds, 3),
         "checkpoint_seconds": round(checkpoint_seconds, 3),
-        "samples_per_second": round(state.step * global_batch_size / state.training_seconds, 1),
+        "samples_per_second": round(state.images / state.training_seconds, 1),
         "bytes_sent_per_step": round(sent / steps, 1),
         "dense_bytes_per_step": dense,
         "compression_ratio": dense * steps / sent if sent else None,

@@ -57,6 +57,8 @@ class LoopState:
     """Bytes this worker has sent in those."""
     settled_elements: int = 0
     """Elements this worker has sent in those."""
+    images: int = 0
+    """Training images that all workers have seen, whatever their number was."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,8 @@ class Trainer:
         self.collectives = collectives
         self.trained_by = collectives.size
         """How many workers the counters are of."""
+        self.resumed_from: int | None = None
+        """The step of the checkpoint that this process went on from; None where it began at step 0."""
         self.folder: RunFolder | None = None
         """Where results go: rank 0's, the other workers have none."""
         self.reporter: Reporter | None = None
@@ -264,6 +268,7 @@ class Trainer:
         state.epoch_step += 1
         state.bytes_sent += done.bytes_sent
         state.elements += done.selected
+        state.images += self.config.batch_size * self.config.accumulate * self.trained_by
         if not done.skipped and done.step > self.plan.density_warmup:
             state.settled_steps += 1
             state.settled_bytes += done.bytes_sent

@@ -301,11 +301,14 @@ def test_where_nothing_is_left_to_train_the_figures_are_those_of_who_trained(
     config = config_for(tmp_path / "pair", **later, run_dir=tmp_path / "elsewhere" / "run")
     capsys.readouterr()
     figures = before | {"seconds": ANY, "checkpoint_seconds": ANY}
-    assert train(config, CPU, None) == figures | {"loss": pytest.approx(before["loss"])}
+    figures |= {"loss": pytest.approx(before["loss"]), "resumed_from_step": 6}
+    assert train(config, CPU, None) == figures
+    assert before["resumed_from_step"] is None
     said = capsys.readouterr().out
     assert f"the checkpoint is at step 6 (epoch 0.024) and the run ends at step {steps};" in said
     assert "the figures are those of its 2 workers" in said
     assert "step 6/6  test top-1" in said
+    assert "(all figures are of the finished run; nothing was trained now)" in said
     assert weights(tmp_path / "elsewhere") == weights(tmp_path / "pair")
     newest = files.checkpoints(tmp_path / "pair" / "checkpoints")[0]
     assert files.read_manifest(newest).world_size == 2
@@ -449,6 +452,9 @@ def test_another_number_of_workers_loses_no_update(
     alone = train(config_for(tmp_path / "one", **settings), CPU, None)
     assert alone["steps"] == 6 + 8
     assert alone["epochs"] == 1.0
+    assert alone["resumed_from_step"] == 6
+    newest = files.checkpoints(tmp_path / "one" / "checkpoints")[0]
+    assert load(newest, 0, 1, 1).state["loop"]["images"] == 6 * 400 + 8 * 200
     said = capfd.readouterr().err
     assert "warning: 2 -> 1 workers: residuals shared out so that no update is lost" in said
     assert "a step has 200 images instead of 400, 0 images of this epoch come twice" in said

@@ -59,6 +59,21 @@ def test_the_summary_names_what_a_person_wants_to_know(capsys: pytest.CaptureFix
     ):
         assert words in page
     assert "skipped" not in page
+    assert "resumed" not in page
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (60, "1,234 images/s (all figures are of the whole run, resumed after step 60)"),
+        (100, "(all figures are of the finished run; nothing was trained now)"),
+    ],
+)
+def test_a_resumed_runs_summary_says_what_its_figures_are_of(
+    step: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Reporter(100, 10).summary({**SUMMARY, "resumed_from_step": step}, "x")
+    assert words in capsys.readouterr().out
 
 
 def test_other_summaries_say_what_is_different(capsys: pytest.CaptureFixture[str]) -> None:

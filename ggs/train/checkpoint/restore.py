@@ -56,6 +56,7 @@ def restore(trainer: "Trainer", loaded: Loaded) -> str:
     state, size = loaded.state, trainer.collectives.size
     resized = loaded.manifest.world_size != size
     try:
+        _count_images(trainer, loaded)
         changes = _adapt(trainer, loaded) if resized else ""
         sharing = state["optimizer"]["ggs"].get("residual_weight", 1)
         if sharing != loaded.sharing and not resized:
@@ -65,6 +66,7 @@ def restore(trainer: "Trainer", loaded: Loaded) -> str:
             )
         _copy(_own_tensors(trainer), state["model"])
         trainer.load_state_dict(state)
+        trainer.resumed_from = trainer.state.step
         if trainer.collectives.rank == 0:
             _copy(replicated(trainer.optimizer), loaded.replicated)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -95,6 +97,13 @@ def _copy(targets: dict[str, Tensor], values: dict[str, Tensor]) -> None:
         if target.shape != values[name].shape or target.dtype != values[name].dtype:
             raise CheckpointError(f"{name} has another shape or type in the checkpoint")
         target.copy_(values[name])
+
+
+def _count_images(trainer: "Trainer", loaded: Loaded) -> None:
+    """Checkpoints of before there was this counter are of one number of workers, as far as they tell."""
+    config, loop = trainer.config, loaded.state["loop"]
+    per_step = config.batch_size * config.accumulate * loaded.manifest.world_size
+    loop.setdefault("images", loop["step"] * per_step)
 
 
 def _adapt(trainer: "Trainer", loaded: Loaded) -> str:
