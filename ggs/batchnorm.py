@@ -9,7 +9,7 @@ mode                    during training                      evaluated and saved
 ======================  ===================================  =====================================
 ``local``               local (the paper)                    each worker its own
 ``average`` (default)   local                                mean of weight, bias and running mean,
-                                                             pooled running variance
+                                                             pooled running variance, largest count
 ``recalibrate``         local                                mean of weight and bias; statistics
                                                              measured anew on calibration batches
 ``dense``               exchanged like all others            running statistics pooled as above
@@ -172,7 +172,7 @@ def _average_affine(modules: list[_BatchNorm], collectives: Collectives) -> None
 
 
 def _pool_statistics(modules: list[_BatchNorm], collectives: Collectives) -> None:
-    """Mean of the means; variance of the N workers' batches taken as one population."""
+    """Mean of the means; variance of the N workers' batches taken as one population; largest count."""
     pairs = [(m.running_mean, m.running_var) for m in modules]
     tracked = [(mean, var) for mean, var in pairs if mean is not None and var is not None]
     firsts = [mean.double() for mean, _ in tracked]
@@ -183,6 +183,10 @@ def _pool_statistics(modules: list[_BatchNorm], collectives: Collectives) -> Non
     ):
         mean.copy_(first)
         var.copy_((second - first.square()).clamp_min_(0.0))
+    counts = [m.num_batches_tracked for m in modules if m.num_batches_tracked is not None]
+    if counts:  # a worker whose batch was taken back has seen fewer than the others
+        largest = collectives.all_reduce_max_(torch.stack(counts))
+        torch._foreach_copy_(counts, list(largest.unbind()))
 
 
 def _means(tensors: Sequence[Tensor], collectives: Collectives) -> list[Tensor]:

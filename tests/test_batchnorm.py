@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import ggs
+from ggs import lockstep
 from ggs.errors import ConfigurationError
 from tests.models import backward, batch, build
 from tests.worker_pool import WorkerPool
@@ -192,3 +193,29 @@ def test_a_batch_that_is_not_finite_does_not_poison_the_running_statistics(
 ) -> None:
     for result in workers.run(2, _one_bad_batch, method, bad):
         assert result == {"skipped": True, "kept": True, "finite": True, "steps": 4 + 7}
+
+
+def _count(worker: lockstep.Worker, mode: str) -> tuple[list[int], list[int], list[int]]:
+    """Counts of batches before, inside and after ``consolidated()``; rank 1 has seen fewer."""
+    model = build("batchnorm")
+    inner = torch.optim.Adam(model.parameters())
+    optimizer = ggs.GGS(inner, model, 0.1, batchnorm=mode, process_group=worker)
+    for number in range(3 - worker.rank):
+        model(batch(number, worker.rank)[0])
+    calibration = [batch(number, worker.rank) for number in range(6 + worker.rank)]
+
+    def counts() -> list[int]:
+        return [int(b) for name, b in model.named_buffers() if name.endswith("batches_tracked")]
+
+    before = counts()
+    with optimizer.consolidated(calibration):
+        inside = counts()
+    return before, inside, counts()
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("average", 3), ("dense", 3), ("recalibrate", 7)])
+def test_all_workers_count_the_same_batches_inside(mode: str, expected: int) -> None:
+    for rank, (before, inside, after) in enumerate(lockstep.run(2, _count, mode)):
+        assert before == after == [3 - rank] * len(before)
+        assert len(before) == 2
+        assert inside == [expected] * 2
