@@ -65,6 +65,7 @@ class ResidualOptimizer(DistributedOptimizer):
         super().__init__(
             optimizer, model, settings, batchnorm, max_consecutive_skips, process_group
         )
+        self._values, self._exchange_name = values, exchange
         self._flat = FlatParameters(self.shared, self.strides, dense_below)
         if values == "fp64" and self._flat.dtype != torch.float64:
             raise ConfigurationError(
@@ -109,6 +110,17 @@ class ResidualOptimizer(DistributedOptimizer):
     def _facts_text(self) -> str:
         density, *rates = self._facts()
         return f"density is {density}, learning rates and weight decays are {rates}"
+
+    def _shown(self) -> dict[str, str]:
+        try:
+            density = self.density_at(self.statistics.step)
+        except Exception:  # someone's schedule may end with the training
+            density = float("nan")
+        return {
+            "density": f"{density:.4g}",
+            "values": repr(self._values),
+            "exchange": repr(self._exchange_name),
+        }
 
     def _check_finite(self, indices: Tensor, values: Tensor) -> None:
         """Raise NonFiniteError if the update is not finite though the gradients were.

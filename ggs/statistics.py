@@ -28,3 +28,6 @@ class StepStatistics:
     def density(self) -> float:
         """Share of the shared elements that this worker sent, in [0, 1]."""
         return min(1.0, self.selected / self.numel) if self.numel else 0.0
+
+    def __str__(self) -> str:
+        return f"{repr(self)[:-1]}, density={self.density:.4g})"

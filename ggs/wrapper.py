@@ -371,7 +371,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.inner!r})"
+        settings = {**self._shown(), "workers": str(self.collectives.size)}
+        text = ", ".join(f"{name}={value}" for name, value in settings.items())
+        return f"{type(self).__name__}({text}, optimizer={self.inner!r})"
+
+    def _shown(self) -> dict[str, str]:
+        """Settings for ``repr``."""
+        return {}
 
     def __getstate__(self) -> dict[str, Any]:
         raise UnsupportedError(

@@ -252,6 +252,31 @@ def test_hooks_and_repr_reach_the_inner_optimizer(method: str) -> None:
     assert "lr: 0.01" in repr(optimizer)
 
 
+def test_repr_and_statistics_show_what_is_sent() -> None:
+    model = build("plain")
+    adam = torch.optim.Adam(model.parameters())
+    optimizer = ggs.GGS(adam, model, density=0.25, warmup_steps=1, values="int8", exchange="split")
+    settings = "values='int8', exchange='split', workers=1, optimizer=Adam ("
+    assert repr(optimizer).startswith(f"GGS(density=1, {settings}")
+    backward(model, 0, 0)
+    optimizer.step()
+    assert repr(optimizer).startswith(f"GGS(density=0.25, {settings}")
+    assert str(optimizer.statistics).endswith("skipped_steps=0, density=1)")
+    backward(model, 1, 0)
+    optimizer.step()
+    assert str(optimizer.statistics).endswith(f"density={optimizer.statistics.density:.4g})")
+    assert repr(wrap("dense", build("plain"))).startswith("Dense(workers=1, optimizer=Adam (")
+
+
+def test_repr_of_a_schedule_that_has_ended_shows_nan() -> None:
+    model = build("plain")
+    optimizer = ggs.GGS(torch.optim.Adam(model.parameters()), model, [1.0].__getitem__)
+    assert repr(optimizer).startswith("GGS(density=1, ")
+    backward(model, 0, 0)
+    optimizer.step()
+    assert repr(optimizer).startswith("GGS(density=nan, ")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
