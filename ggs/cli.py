@@ -26,7 +26,12 @@ def train(context: typer.Context) -> None:
 
 @app.command()
 def plan(
-    model: str = typer.Option(..., help="A classifier of torchvision.models, such as resnet50."),
+    model: str = typer.Option(
+        ...,
+        help="A classifier of torchvision.models, such as resnet50; lenet5, cifarnet; or your own as "
+        "package.module:function. The CIFAR variants are ggs.train.models:CifarAlexNet and "
+        "ggs.train.models:cifar_densenet121.",
+    ),
     nodes: int = typer.Option(..., help="Hosts."),
     gpus: int = typer.Option(0, help="GPUs of each host; 0: one CPU worker."),
     bandwidth: str = typer.Option(..., help="Between two hosts, each way: 1Gbit, 100Mbit."),

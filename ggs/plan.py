@@ -2,19 +2,27 @@
 
 The arithmetic, and the share of the step behind which communication hides, are those measured by
 ``benchmarks/network.py``; bytes are exact. On GPUs the arithmetic is scaled by the speed of memory.
+Imports no torch until the arguments are checked.
 """
 
+import inspect
 import math
 import re
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from ggs.cost import ELEMENT_SECONDS, GPU_SPEEDUP, MESSAGE_SECONDS, OVERHEADS, Network, ring_bytes
 from ggs.errors import ConfigurationError
-from ggs.exchange.auto import cheapest_flat, hierarchical_cost
+from ggs.train.names import known_models, require_model
 
 MEASURED_WORKERS = 4
 FLOOR_SECONDS = {"alexnet": 0.90, "resnet50": 0.98, "densenet121": 0.59}
 """Steps without communication of the benchmark's CPU workers (batch 4), where none is given."""
+_OWN = {
+    "lenet5": {"num_classes": 10, "in_channels": 1, "image_size": 28},
+    "cifarnet": {"num_classes": 10, "image_size": 32},
+}
 MARGIN = 1.05
 """How many times faster than the best rival GGS must be to be worth its change of the training."""
 MOST_WORKERS = 10_000
@@ -69,16 +77,31 @@ def duration(text: str) -> float:
 
 
 def shapes(model: str) -> list[tuple[int, ...]]:
-    """Shapes of the parameters of a torchvision classifier. Raises ConfigurationError."""
+    """Shapes of a model's parameters: a classifier of torchvision, lenet5 or cifarnet as for their own
+    images, or ``package.module:function`` with its defaults. Raises ConfigurationError.
+    """
     import torch
-    import torchvision
 
-    if model not in torchvision.models.list_models(module=torchvision.models):
-        raise ConfigurationError(
-            f"model: {model!r} is no classifier of torchvision.models; give one such as resnet50"
-        )
-    with torch.device("meta"):
-        built = torchvision.models.get_model(model, weights=None)
+    from ggs.train import models, own
+
+    found: dict[str, Any] = {
+        "num_classes": 1000,
+        "in_channels": 3,
+        "image_size": 224,
+        **_OWN.get(model, {}),
+    }
+    if ":" in model:
+        function, required = own.builder(model), set()
+        with suppress(TypeError, ValueError):  # a built-in one has no signature
+            parameters = inspect.signature(function).parameters.values()
+            required = {p.name for p in parameters if p.default is p.empty}
+        built = own.build(model, {k: v for k, v in found.items() if k in required}, {})
+    else:
+        try:
+            with torch.device("meta"):
+                built = models.build(model, **found, options={})
+        except NotImplementedError:  # the RegNets compute with tensors while they are built
+            built = models.build(model, **found, options={})
     return [tuple(parameter.shape) for parameter in built.parameters()]
 
 
@@ -127,6 +150,8 @@ def predict(
 
 
 def _ggs(numel: int, cluster: Cluster, floor: float, density: float, values: str) -> Prediction:
+    from ggs.exchange.auto import cheapest_flat, hierarchical_cost  # imports torch
+
     count, network = max(1, round(numel * density)), cluster.network
     speedup = GPU_SPEEDUP if cluster.gpus else 1.0
     name, cost = cheapest_flat(numel, count, cluster.workers, values, network, cluster.local)
@@ -170,8 +195,12 @@ def plan(
     values: str,
 ) -> str:
     """The table and the verdict, as text. Raises ConfigurationError for what cannot be."""
-    if nodes < 1 or gpus < 0:
-        raise ConfigurationError(f"nodes {nodes}, gpus {gpus}: give at least 1 node and 0 GPUs")
+    if nodes < 1:
+        raise ConfigurationError(f"nodes: {nodes} is not allowed; give at least 1")
+    if gpus < 0:
+        raise ConfigurationError(
+            f"gpus: {gpus} is not allowed; give those of each node, 0 for one CPU worker each"
+        )
     network = Network(bandwidth(bandwidth_text), duration(latency_text), 400e9 if gpus else 8e9)
     cluster = Cluster(nodes, gpus, network)
     if not 2 <= cluster.workers <= MOST_WORKERS:
@@ -179,8 +208,11 @@ def plan(
             f"{cluster.workers:,} workers: give 2 to {MOST_WORKERS:,} of them, nodes x GPUs"
         )
     if not 0 < density <= 1:
-        raise ConfigurationError(f"density: {density} is not allowed; give a share of up to 1")
-    parameters = shapes(model)
+        raise ConfigurationError(
+            f"density: {density:g} is not allowed; give a share above 0 and at most 1"
+        )
+    if ":" not in model and (known := known_models()):
+        require_model(model, known)
     if step_ms is None:
         if model not in FLOOR_SECONDS:
             raise ConfigurationError(
@@ -188,10 +220,11 @@ def plan(
                 "communication (forward, backward, optimizer)"
             )
         floor = FLOOR_SECONDS[model] / (GPU_SPEEDUP if gpus else 1.0)
-    elif step_ms > 0:
+    elif 0 < step_ms < math.inf:
         floor = step_ms / 1e3
     else:
         raise ConfigurationError(f"step-ms: {step_ms} is not allowed; give a number above 0")
+    parameters = shapes(model)
     predictions = predict(parameters, cluster, floor, density, values)
     assumed = "assumed: give --step-ms, and take the times as orders of magnitude"
     source = assumed if step_ms is None else "given"
@@ -208,4 +241,9 @@ def plan(
         f"{'  ' + p.exchange if p.exchange else ''}"
         for p in predictions
     ]
+    if gpus:
+        lines.append(
+            f"times on GPUs are estimates: the arithmetic is assumed {GPU_SPEEDUP:g} times as fast as on the "
+            "CPUs it was measured on"
+        )
     return "\n".join([*lines, verdict(predictions)])

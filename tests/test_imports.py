@@ -35,8 +35,8 @@ LAYERS = [
     {"optimizer", "baselines"},
     {"pai"},
     {"gpus"},
-    {"train", "plan", "diagnose"},
-    {"report"},
+    {"train", "diagnose"},
+    {"report", "plan"},
     {"cli"},
 ]
 
@@ -101,6 +101,7 @@ def test_only_collectives_communicate(root: Path) -> None:
         "ggs.pai.environment",
         "ggs.pai.cli",
         "ggs.pai.validate",
+        "ggs.plan",
         "ggs.report.page",
     ],
 )

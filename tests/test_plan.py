@@ -2,6 +2,8 @@
 
 import importlib.util
 import random
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,10 +54,14 @@ def test_ten_thousand_workers() -> None:
     [
         ({"nodes": 1, "gpus": 1}, "1 workers"),
         ({"nodes": 20_000}, "20,000 workers"),
-        ({"model": "resnet5"}, "'resnet5' is no classifier"),
+        ({"nodes": 0}, "^nodes: 0 is not allowed; give at least 1$"),
+        ({"gpus": -1}, "^gpus: -1"),
+        ({"model": "resnet5"}, "model: resnet5 is unknown, did you mean resnet"),
+        ({"model": "ggs.train.models:CifarAlexnet", "step_ms": 9.0}, "did you mean CifarAlexNet"),
         ({"model": "vgg16"}, "no step of vgg16"),
         ({"step_ms": -1.0}, "step-ms: -1.0"),
-        ({"density": 2.0}, "density: 2.0"),
+        ({"density": 2.0}, "density: 2 is not"),
+        ({"density": 0.0}, "density: 0 is not allowed; give a share above 0 and at most 1"),
     ],
 )
 def test_what_cannot_be_is_named(change: dict[str, Any], message: str) -> None:
@@ -65,6 +71,46 @@ def test_what_cannot_be_is_named(change: dict[str, Any], message: str) -> None:
     }  # fmt: skip
     with pytest.raises(ConfigurationError, match=message):
         plan.plan(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("model", "numel"),
+    [
+        ("lenet5", 61_706),
+        ("cifarnet", 145_578),
+        ("alexnet", 61_100_840),
+        ("regnet_y_400mf", 4_344_144),
+        ("ggs.train.models:CifarAlexNet", 2_472_266),
+        ("tests.train.test_trainer:small_batchnorm_model", None),  # has to be told num_classes
+    ],
+)
+def test_models_of_torchvision_of_ggs_and_of_ones_own(model: str, numel: int | None) -> None:
+    found = sum(map(plan.math.prod, plan.shapes(model)))
+    assert found == numel if numel else found > 0
+
+
+def test_times_on_gpus_are_called_estimates() -> None:
+    text = plan.plan("lenet5", 2, 1, "1Gbit", "50us", 5, 0.001, "fp32")
+    assert "times on GPUs are estimates: the arithmetic is assumed 40 times as fast" in text
+    assert "estimates" not in plan.plan("lenet5", 2, 0, "1Gbit", "50us", 5, 0.001, "fp32")
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--bandwidth", "fast"], ["--nodes", "0"], ["--density", "0"], ["--model", "resnet5"]]
+)
+def test_a_wrong_argument_is_told_without_importing_torch(wrong: list[str]) -> None:
+    words = ["plan", "--model", "alexnet", "--nodes", "4", "--bandwidth", "1Gbit", *wrong]
+    code = f"""
+import sys
+from ggs.cli import app
+from ggs.errors import ConfigurationError
+try:
+    app({words})
+except ConfigurationError as error:
+    print("torch" in sys.modules, error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"False {wrong[0][2:]}: "), done.stdout
 
 
 def test_the_command() -> None:
