@@ -215,7 +215,7 @@ def _lines(model: type[BaseModel], error: ValidationError) -> list[str]:
 
 
 def allowed(model: type[BaseModel], name: str) -> str:
-    """What a field takes, in words: ``a number above 0 and at most 1, or none``."""
+    """What a field takes, in words: ``a number above 0 and at most 1``, and that it may be left out."""
     field = model.model_fields[name]
     kind, optional = _plain_type(field)
     if get_origin(kind) is Literal:
@@ -235,4 +235,8 @@ def allowed(model: type[BaseModel], name: str) -> str:
             limits.append(f"below {limit.lt}")
         elif isinstance(limit, Le):
             limits.append(f"at most {limit.le}")
-    return " ".join([text, " and ".join(limits)]).strip() + (", or none" if optional else "")
+    text = " ".join([text, " and ".join(limits)]).strip()
+    if not optional:
+        return text
+    unset = (field.description or "").partition("unset: ")[2]
+    return f"{text}, or leave {name} out{f' ({unset})' if unset else ''}"

@@ -14,6 +14,8 @@ from ggs.train.arguments import suggestion
 
 OWN_MODELS = ("lenet5", "cifarnet")
 """Models of ``ggs`` that torchvision has no namesake of."""
+REFUSED_OPTIMIZERS = frozenset({"asgd", "lbfgs", "sparseadam"})
+"""Of torch.optim, but of no use here: ``ggs.support`` says why to who asks for one."""
 _OPTIMIZER = re.compile(r"^class ([A-Z]\w*)\((?:Optimizer|Adam)\)", re.MULTILINE)
 _MODEL = re.compile(r"^@register_model\(.*?^def (\w+)\(", re.MULTILINE | re.DOTALL)
 
@@ -39,8 +41,9 @@ def known_models() -> set[str]:
 
 def require_optimizer(name: str, known: Iterable[str]) -> None:
     """Raise ConfigurationError unless ``name`` is amsgrad or one of the ``known``, in lower case."""
-    names = sorted({*known, "amsgrad"})
-    if name.lower() not in names:
+    known = {*known, "amsgrad"}
+    names = sorted(known - REFUSED_OPTIMIZERS)
+    if name.lower() not in known:
         raise ConfigurationError(
             f"optimizer: {name} is unknown{suggestion(name.lower(), names)}; give one of {', '.join(names)}"
         )

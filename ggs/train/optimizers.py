@@ -72,6 +72,11 @@ def build_optimizer(
         optimizer = classes[name](parameters, lr=config.lr, **values)
     check_optimizer(optimizer)
     if config.method == "dgc":
+        if not isinstance(optimizer, torch.optim.SGD):
+            raise ConfigurationError(
+                f"method: dgc (Deep Gradient Compression) is made for momentum SGD and cannot use "
+                f"{config.optimizer}; give --optimizer sgd --momentum 0.9, or --method ggs"
+            )
         require_sgd(optimizer)
     device = _device_of_steps(config, parameters[0].device)
     if device is not None:  # some options are refused in the first step only

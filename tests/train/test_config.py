@@ -79,6 +79,9 @@ def test_the_example_passes(root: Path) -> None:
         (["--batch-size", "4001"], ["batch_size", "4001", "4,000"]),
         (["--batch-size", "1000", "--workers", "3", "--accumulate", "2"], ["6,000 images"]),
         (["--backend", "nccl", "--device", "cpu"], ["backend", "nccl", "gloo"]),
+        (["--method", "dgc"], ["method: dgc", "adam", "--optimizer sgd --momentum 0.9"]),
+        (["--workers", "0"], ["workers: 0", "or leave workers out (one per GPU, else 1)"]),
+        (["--steps", "0"], ["steps: 0", "or leave steps out"]),
     ],
 )
 def test_a_mistake_is_one_line(argv: list[str], words: list[str]) -> None:

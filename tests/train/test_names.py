@@ -5,13 +5,30 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from ggs.errors import ConfigurationError, UnsupportedError
+from ggs.support import check_optimizer
 from ggs.train import models, names, optimizers
 
 
 def test_the_names_read_are_those_that_the_packages_have() -> None:
     assert names.known_optimizers() == set(optimizers.optimizer_classes())
     assert names.known_models() == set(models.names())
+
+
+def test_only_optimizers_that_can_be_used_are_offered() -> None:
+    refused = set()
+    for name, kind in optimizers.optimizer_classes().items():
+        try:
+            check_optimizer(kind([torch.nn.Parameter(torch.zeros(2, 2))], lr=0.1))
+        except UnsupportedError:
+            refused.add(name)
+    assert refused == names.REFUSED_OPTIMIZERS
+    with pytest.raises(ConfigurationError, match="adamw, amsgrad") as told:
+        names.require_optimizer("adamx", names.known_optimizers())
+    assert not [name for name in refused if name in str(told.value)]
+    names.require_optimizer("LBFGS", names.known_optimizers())  # refused later, with the reason
 
 
 @pytest.mark.parametrize("wrong", [["--model", "lenet6"], ["--optimizer", "adamm"]])
