@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, cast
 
 import typer
 
@@ -268,8 +268,11 @@ def validate(
 def run_local(
     file: File,
     engine: Annotated[
-        Literal["docker", "process"],
-        typer.Option(help="docker: a container per task; process: a process group per task."),
+        str,
+        typer.Option(
+            metavar="docker|process",
+            help="docker: a container per task; process: a process group per task.",
+        ),
     ] = "docker",
     settings: Settings = None,
     gpus: Annotated[
@@ -294,10 +297,10 @@ def run_local(
     to run, 2 an option is wrong or the file cannot be read.
     """
     from ggs.pai.local import LocalOptions, run
+    from ggs.pai.local.options import EngineName
 
-    _stop_at_errors(file, settings or [])
     options = LocalOptions(
-        engine=engine,
+        engine=cast(EngineName, engine),  # it checks
         settings=settings or [],
         gpus=gpus,
         keep=keep,
@@ -305,6 +308,7 @@ def run_local(
         storages=storage or [],
         folder=folder,
     )
+    _stop_at_errors(file, settings or [])
     raise typer.Exit(run(file, options))
 
 

@@ -318,6 +318,8 @@ def test_running_here(pai: Pai, file: str, tmp_path: Path) -> None:
     assert pai(*local)[0] == 1
     assert pai(*local, "--kill", "nonsense")[0] == 2
     assert pai(*local, "--set", "nonsense")[0] == 2
+    code, _, err = pai("job", "run-local", file, "--engine", "podman")
+    assert (code, err.strip()) == (2, "error: --engine podman: use docker or process")
 
 
 def test_running_a_file_with_errors_reports_them_as_validating_does(pai: Pai, file: str) -> None:
