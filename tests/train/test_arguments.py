@@ -142,6 +142,16 @@ def test_any_file_is_a_mapping_or_a_configuration_error(
 VALID = runs.dump(TrainConfig()).encode()
 
 
+def read_or_refuse(file: Path) -> None:
+    """A configuration or one line; anything else fails."""
+    message = ""
+    try:
+        assert isinstance(read("--config", str(file)), TrainConfig)
+    except ConfigurationError as error:
+        message = str(error)
+    assert "\n" not in message
+
+
 @pytest.mark.fuzz
 @given(EDITS)
 def test_any_damaged_file_is_a_configuration_or_a_configuration_error(
@@ -149,12 +159,7 @@ def test_any_damaged_file_is_a_configuration_or_a_configuration_error(
 ) -> None:
     file = tmp_path / "damaged.yaml"
     file.write_bytes(damaged(VALID, edits))
-    message = ""
-    try:
-        assert isinstance(read("--config", str(file)), TrainConfig)
-    except ConfigurationError as error:
-        message = str(error)
-    assert "\n" not in message
+    read_or_refuse(file)
 
 
 SETTINGS = st.sampled_from(sorted(TrainConfig.model_fields))
@@ -183,12 +188,7 @@ def test_any_values_are_a_configuration_or_a_configuration_error(
 ) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump(values, allow_unicode=True))
-    message = ""
-    try:
-        assert isinstance(read("--config", str(file)), TrainConfig)
-    except ConfigurationError as error:
-        message = str(error)
-    assert "\n" not in message
+    read_or_refuse(file)
 
 
 HOSTILE = {
