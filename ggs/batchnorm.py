@@ -63,6 +63,9 @@ class RunningStatistics:
 
     A forward pass updates them before anybody knows that the batch was not finite, and a NaN in them
     never leaves: a step that is skipped must take it back.
+
+    A finite batch so large that only its variance overflows, while all gradients stay finite, goes
+    unnoticed: to look for it would be a synchronisation in every step.
     """
 
     def __init__(self, model: nn.Module) -> None:
