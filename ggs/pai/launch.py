@@ -57,7 +57,7 @@ def guard(run: Callable[[], int]) -> int:
         try:
             return run()
         except GGSError as error:
-            _say(f"ggs: {' '.join(str(error).splitlines())}")
+            _say(f"ggs: {error}")
             return exit_codes.for_reader(exit_codes.of_error(error), os.environ)
         except Stopped as stop:
             _say(f"ggs: stopped by {stop}")

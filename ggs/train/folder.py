@@ -20,7 +20,6 @@ from ggs.train.data import DataSpec, ImageSet, Preparation, TensorImages, folder
 from ggs.train.models import SMALL_IMAGE
 from ggs.train.seeds import AUGMENTATION, derive
 
-_NAME = f"{DataError.__module__}.{DataError.__name__}: "
 _MARGIN = 256 / 224
 """Large test images are scaled to this multiple of the size, of which the centre is cut out."""
 
@@ -91,6 +90,11 @@ class FolderImages:
             yield self._prepare(batch[0]), batch[1].to(self._device, non_blocking=True)
 
 
+class _UndecodableError(Exception):
+    """A DataError's line on its way from the process that decodes: PyTorch puts a traceback around it,
+    whose line breaks a DataError would not keep."""
+
+
 class _Decoded(Dataset[tuple[Tensor, int]]):
     """uint8 images (3, size, size); augmented by a stream that belongs to epoch and image alone, so
     that neither the number of processes nor a restart changes a pixel."""
@@ -100,7 +104,10 @@ class _Decoded(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         path, label = self._folder.samples[index]
-        image = _open(path)
+        try:
+            image = _open(path)
+        except DataError as error:
+            raise _UndecodableError(str(error)) from None
         if self._epoch is None:
             return functional.pil_to_tensor(_plain(image, self._size)), label
         with torch.random.fork_rng(devices=[]):
@@ -112,8 +119,9 @@ def _next(batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor] | N
     """The next batch, or None. What went wrong in another process becomes one line here."""
     try:
         return next(batches, None)
-    except DataError as error:  # comes with the other process's traceback around it
-        raise DataError(str(error).rstrip().splitlines()[-1].removeprefix(_NAME)) from None
+    except _UndecodableError as error:
+        line = str(error).rstrip().splitlines()[-1]
+        raise DataError(line.removeprefix(f"{__name__}.{_UndecodableError.__name__}: ")) from None
     except RuntimeError as error:
         if "DataLoader" not in str(error):
             raise

@@ -337,7 +337,7 @@ def test_guard_makes_one_line_and_a_code_of_an_error(
     assert guard(lambda: raising(Stopped(signal.SIGTERM))) == exit_codes.RETRY
     assert (
         capsys.readouterr().err
-        == "ggs: lr=-1 is wrong\nggs: nobody came\nggs: stopped by SIGTERM\n"
+        == "ggs: lr=-1\\nis wrong\nggs: nobody came\nggs: stopped by SIGTERM\n"
     )
     handler = signal.getsignal(signal.SIGTERM)
     assert guard(lambda: os.kill(os.getpid(), signal.SIGTERM) or 0) == exit_codes.RETRY
