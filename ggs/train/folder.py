@@ -1,7 +1,9 @@
 """Any folder of images, one sub-folder per class (torchvision's ImageFolder)."""
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import functional
 
 from ggs.errors import ConfigurationError, DataError
+from ggs.pai.processes import die_with_parent
 from ggs.train.config import TrainConfig
 from ggs.train.data import DataSpec, ImageSet, Preparation, TensorImages, folders
 from ggs.train.models import SMALL_IMAGE
@@ -83,11 +86,17 @@ class FolderImages:
             num_workers=self._config.data_workers,
             pin_memory=self._device.type == "cuda",
             timeout=self._config.collective_timeout if self._config.data_workers else 0,
+            worker_init_fn=partial(_end_with, os.getpid()),
             generator=torch.Generator(),  # else it would draw from the one of the model's dropout
         )
         batches = iter(loader)
         while batch := _next(batches):
             yield self._prepare(batch[0]), batch[1].to(self._device, non_blocking=True)
+
+
+def _end_with(parent: int, number: int) -> None:
+    """A decoding process that hangs ignores the loader's SIGTERM, and would outlive the run."""
+    die_with_parent(parent)
 
 
 class _UndecodableError(Exception):
