@@ -7,12 +7,14 @@ prediction of ``ggs plan`` for it. The last line is JSON with the largest relati
 """
 
 import argparse
+import functools
 import json
 import math
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+
+from network import Row, read
 
 from ggs import plan
 from ggs.cost import OVERHEADS, Network, Overhead
@@ -21,12 +23,7 @@ RATES = {"unshaped": 1e15, "1gbit": 0.95e9, "100mbit": 0.095e9}
 """Bits per second for TCP's content; its headers take 5 %."""
 LATENCY, LOCAL = 50e-6, 8e9
 
-Row = dict[str, Any]
-
-
-def read(path: Path) -> list[Row]:
-    """The rows that ``network.py`` recorded."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+shapes = functools.cache(plan.shapes)
 
 
 def floors(rows: list[Row]) -> dict[tuple[str, str], float]:
@@ -34,15 +31,9 @@ def floors(rows: list[Row]) -> dict[tuple[str, str], float]:
     return {(r["model"], r["network"]): r["step_ms"] / 1e3 for r in rows if r["method"] == "none"}
 
 
-def sizes(rows: list[Row]) -> dict[str, int]:
-    """Parameters of each model."""
-    models = {row["model"] for row in rows}
-    return {model: sum(map(math.prod, plan.shapes(model))) for model in models}
-
-
 def overhead(rows: list[Row], method: str) -> Overhead:
     """The overhead that fits a method's rows best, in relative terms."""
-    floor, numel = floors(rows), sizes(rows)
+    floor = floors(rows)
     arithmetic: list[tuple[float, float]] = []
     hidden: list[tuple[float, float]] = []
     overlaps = OVERHEADS[method].hidden is not None
@@ -52,7 +43,8 @@ def overhead(rows: list[Row], method: str) -> Overhead:
         step, base = row["step_ms"] / 1e3, floor[row["model"], row["network"]]
         wire = row["bytes"] * 8 / RATES[row["network"]]
         if not overlaps or row["network"] == "unshaped":
-            arithmetic.append((numel[row["model"]] / step, (step - base - wire) / step))
+            numel = sum(map(math.prod, shapes(row["model"])))
+            arithmetic.append((numel / step, (step - base - wire) / step))
         else:  # here the network takes longer than the arithmetic
             hidden.append((base / step, (base + wire - step) / step))
     return Overhead(_slope(arithmetic), _slope(hidden) if overlaps else None)
@@ -71,7 +63,7 @@ def predictions(rows: list[Row]) -> Iterator[tuple[Row, plan.Prediction]]:
             continue
         cluster = plan.Cluster(row["hosts"], 0, Network(RATES[row["network"]], LATENCY, LOCAL))
         step = floor[row["model"], row["network"]]
-        found = plan.predict(plan.shapes(row["model"]), cluster, step)
+        found = plan.predict(shapes(row["model"]), cluster, step)
         yield row, next(p for p in found if p.method == row["method"])
 
 
@@ -79,8 +71,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("results", nargs="?", type=Path, default=Path("docs/results/network.jsonl"))
     rows = read(parser.parse_args().results)
+    measured = floors(rows)
     for model in plan.FLOOR_SECONDS:
-        mean = statistics.mean(s for (name, _), s in floors(rows).items() if name == model)
+        mean = statistics.mean(s for (name, _), s in measured.items() if name == model)
         print(f"{model:12} floor {mean:.2f} s, in ggs.plan {plan.FLOOR_SECONDS[model]:.2f} s")
     for method, used in OVERHEADS.items():
         print(f"{method:12} {overhead(rows, method)}\n{'in ggs.cost':12} {used}")

@@ -27,10 +27,13 @@ def all_finite(gradients: Sequence[Tensor]) -> bool:
 
 def _norms(gradients: Sequence[Tensor]) -> list[Tensor]:
     """Numbers, one for each gradient, that are not finite where an element is not."""
-    large = [g for g in gradients if _dot_is_faster(g)]
-    others = [g for g in gradients if not _dot_is_faster(g)]
-    norms = [norm.float() for norm in torch._foreach_norm(others)] if others else []
-    return norms + [torch.dot(g.view(-1), g.view(-1)) for g in large]
+    dots, others = [], []
+    for gradient in gradients:
+        if _dot_is_faster(gradient):
+            dots.append(torch.dot(gradient.view(-1), gradient.view(-1)))
+        else:
+            others.append(gradient)
+    return dots + [norm.float() for norm in torch._foreach_norm(others)] if others else dots
 
 
 def _dot_is_faster(gradient: Tensor) -> bool:

@@ -2,10 +2,12 @@
 
 import functools
 import gc
+import importlib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import docker
@@ -50,6 +52,13 @@ def _one_thread() -> None:
 def root() -> Path:
     """The repository's root folder."""
     return ROOT
+
+
+@pytest.fixture
+def benchmark(root: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Imports a script of ``benchmarks/``, which finds its neighbours as when it is run."""
+    monkeypatch.syspath_prepend(root / "benchmarks")
+    return importlib.import_module
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,7 @@
 """The accuracy study: what it runs, that it resumes, and what its tables say."""
 
-import importlib
 import json
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,15 +16,13 @@ from tests.worker_pool import WorkerPool
 
 
 @pytest.fixture
-def accuracy(root: Path) -> Iterator[ModuleType]:
-    sys.path.insert(0, str(root / "benchmarks"))
-    yield importlib.import_module("accuracy")
-    sys.path.remove(str(root / "benchmarks"))
+def accuracy(benchmark: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark("accuracy")
 
 
 @pytest.fixture
-def accuracy_tables(accuracy: ModuleType) -> ModuleType:
-    return importlib.import_module("accuracy_tables")
+def accuracy_tables(benchmark: Callable[[str], ModuleType]) -> ModuleType:
+    return benchmark("accuracy_tables")
 
 
 def arguments(out: Path, *more: str) -> list[str]:

@@ -1,9 +1,9 @@
 """``ggs plan``: readable input, sensible predictions, and the recorded table within 25 %."""
 
-import importlib.util
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -131,16 +131,9 @@ def test_the_command() -> None:
 
 
 @pytest.fixture
-def network_fit(root: Path) -> ModuleType:
+def network_fit(benchmark: Callable[[str], ModuleType]) -> ModuleType:
     """The benchmark that reads the recorded table."""
-    spec = importlib.util.spec_from_file_location(
-        "network_fit", root / "benchmarks" / "network_fit.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return benchmark("network_fit")
 
 
 def test_the_recorded_table_is_predicted_within_25_percent(
