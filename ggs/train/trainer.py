@@ -145,11 +145,10 @@ class Trainer:
                 logs = (state.step + 1) % self.config.log_every == 0
                 with self._clock.measure(self.device) if logs else nullcontext():
                     self._step(batches)
+                started = self._charge(started)
                 if logs:
                     self._log()
-                now = time.perf_counter()
-                state.seconds += now - started
-                state.training_seconds += now - started
+                    started = self._charge(started)
                 if (
                     plan.evaluate_every
                     and state.step % plan.evaluate_every == 0 < plan.steps - state.step
@@ -161,6 +160,13 @@ class Trainer:
                 if self.checkpointer:
                     self.checkpointer.after_step()
             self._end_epoch()
+
+    def _charge(self, since: float) -> float:
+        """Count the time since then as training, and return the time now."""
+        now = time.perf_counter()
+        self.state.seconds += now - since
+        self.state.training_seconds += now - since
+        return now
 
     def has_ended(self, workers: int, density_warmup: int) -> None:
         """Say that there is nothing to train: what is reported is a run that so many workers did."""
