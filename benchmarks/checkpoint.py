@@ -1,17 +1,19 @@
 """What checkpoints cost: steps per second with a checkpoint every 100 steps, against none.
 
-    python benchmarks/checkpoint.py --pairs 5
+    python benchmarks/checkpoint.py --checkpoints 20
 
-CifarNet on random images the size of CIFAR-10's, two workers in two processes. Runs with and without
-checkpoints alternate in pairs, so that a machine that does other things slows both. The last line is JSON:
-``throughput_ratio`` is the median over the pairs of (steps/s with) / (steps/s without), whole wall time of
-the loop, the wait for the last checkpoint included; ``cpu_ratio`` is the same for the processor time of all
-threads, which other programs on the machine disturb less (with as many workers as cores, the background's
-work is the training's loss); ``stall_ms_per_checkpoint`` is what the training thread
-itself waits; ``replica_check_ms`` is one comparison of the replicas.
+CifarNet on random images the size of CIFAR-10's, two workers in two processes, a checkpoint every 200 steps
+of one run: of every 200 steps, the first 100 carry the whole cost of a checkpoint and the next 100 none.
+(Two runs would differ more by what else the machine does.) The last line is JSON: ``throughput_ratio`` is
+the median over the checkpoints of (seconds of 100 steps without) / (seconds of the 100 steps with it),
+``quartiles`` says how much that varies; ``cpu_ratio`` is the same for the processor time of all threads
+(with as many workers as cores, the background's work is the training's loss);
+``stall_ms_per_checkpoint`` is what the training thread itself waits; ``replica_check_ms`` is one comparison
+of the replicas.
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -40,21 +42,38 @@ WORKERS = 2
 EVERY = 100
 
 
-def run(folder: Path, steps: int, batch: int, checkpoints: bool) -> dict[str, float]:
-    """Train ``steps`` steps; seconds of the loop and of waiting for checkpoints, on this worker."""
+class Timed(Checkpointer):
+    """Notes the time every ``EVERY`` steps, just before the checkpoint that may be due there."""
+
+    def __init__(self, directory: Path, trainer: Trainer, group: dist.ProcessGroup) -> None:
+        super().__init__(directory, trainer, group)
+        self.wall: list[float] = []
+        self.cpu: list[float] = []
+
+    def after_step(self) -> None:
+        """As the trainer calls it."""
+        if self._trainer.state.step % EVERY == 0:
+            self.wall.append(time.perf_counter())
+            self.cpu.append(time.process_time())
+        super().after_step()
+
+
+def run(folder: Path, checkpoints: int, batch: int) -> dict[str, Any]:
+    """Train through so many checkpoints; what the halves with and without them took, on this worker."""
+    steps = (2 * checkpoints + 2) * EVERY
     config = build(
         TrainConfig,
         {
             "model": "cifarnet", "data": "cifar10", "steps": steps, "batch_size": batch,
             "evaluate_every": 0, "log_every": 50, "device": "cpu", "check_replicas_every": 0,
-            "checkpoint_dir": str(folder) if checkpoints else None,
-            "checkpoint_every": f"{EVERY} steps" if checkpoints else None,
+            "checkpoint_dir": str(folder), "checkpoint_every": f"{2 * EVERY} steps",
         },
     )  # fmt: skip
     spec = DataSpec(3, 32, 10, (0.5,) * 3, (0.25,) * 3)
+    count = EVERY * batch * WORKERS  # an epoch is as long as a half
     numbers = torch.Generator().manual_seed(0)
-    pixels = torch.randint(0, 256, (4096, 3, 32, 32), dtype=torch.uint8, generator=numbers)
-    labels = torch.randint(0, 10, (4096,), generator=numbers)
+    pixels = torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8, generator=numbers)
+    labels = torch.randint(0, 10, (count,), generator=numbers)
     images = TensorImages(pixels, labels, config, spec, 3, torch.device("cpu"))
     plan = Plan.of(config, len(images), WORKERS)
     torch.manual_seed(seeds.derive(0, seeds.WEIGHTS))
@@ -63,66 +82,54 @@ def run(folder: Path, steps: int, batch: int, checkpoints: bool) -> dict[str, fl
     trainer = Trainer(
         config, plan, model, optimizer, (images, images), Collectives(), torch.device("cpu")
     )
-    if checkpoints:
-        group = dist.new_group(backend="gloo")
-        assert isinstance(group, dist.ProcessGroup)
-        trainer.checkpointer = Checkpointer(folder, trainer, group)
-    dist.barrier()
-    started, cpu = time.perf_counter(), time.process_time()
+    group = dist.new_group(backend="gloo")
+    assert isinstance(group, dist.ProcessGroup)
+    checkpointer = trainer.checkpointer = Timed(folder, trainer, group)
     trainer.run()
-    if trainer.checkpointer:
-        trainer.checkpointer.finish()
-    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+    checkpointer.finish()
     started = time.perf_counter()
     check_replicas(optimizer.shared, trainer.collectives, steps)
     check = time.perf_counter() - started
-    stall = trainer.checkpointer.seconds if trainer.checkpointer else 0.0
-    return {"seconds": seconds, "stall": stall, "check": check, "cpu": cpu}
+    # The first note is after EVERY steps without a checkpoint: what begins there warms up.
+    halves = {
+        name: [end - begin for begin, end in itertools.pairwise(times[1:])]
+        for name, times in (("wall", checkpointer.wall), ("cpu", checkpointer.cpu))
+    }
+    return {**halves, "stall": checkpointer.seconds / (checkpoints + 1), "check": check}
 
 
 def worker(options: argparse.Namespace) -> None:
-    """All pairs, on one of the workers; rank 0 prints."""
+    """One of the workers; rank 0 prints."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    pairs: list[tuple[dict[str, float], dict[str, float]]] = []
     with tempfile.TemporaryDirectory(dir=options.folder) as own:
         shared: list[Any] = [own]
         dist.broadcast_object_list(shared)
-        for number in range(options.pairs + 1):  # the first warms up
-            found = {}
-            for checkpoints in (number % 2 == 0, number % 2 == 1):
-                folder = Path(shared[0]) / str(number)
-                found[checkpoints] = run(folder, options.steps, options.batch, checkpoints)
-            if number:
-                pairs.append((found[False], found[True]))
+        found = run(Path(shared[0]), options.checkpoints, options.batch)
         dist.barrier()
     if dist.get_rank() == 0:
-        report(pairs, options)
+        report(found, options)
     dist.destroy_process_group()
 
 
-def report(
-    pairs: list[tuple[dict[str, float], dict[str, float]]], options: argparse.Namespace
-) -> None:
+def report(found: dict[str, Any], options: argparse.Namespace) -> None:
     """Print the figures."""
-    ratios = [without["seconds"] / with_["seconds"] for without, with_ in pairs]
-    written = options.steps / EVERY
-    stalls = [1000 * with_["stall"] / written for _, with_ in pairs]
+    ratios = {
+        name: [b / a for a, b in zip(found[name][::2], found[name][1::2], strict=False)]
+        for name in ("wall", "cpu")
+    }
+    low, middle, high = statistics.quantiles(ratios["wall"], n=4)
     print(
         json.dumps(
             {
-                "throughput_ratio": round(statistics.median(ratios), 4),
-                "cpu_ratio": round(statistics.median(a["cpu"] / b["cpu"] for a, b in pairs), 4),
-                "ratios": [round(ratio, 4) for ratio in ratios],
-                "stall_ms_per_checkpoint": round(statistics.median(stalls), 2),
-                "step_ms": round(
-                    1000 * statistics.median(p["seconds"] for p, _ in pairs) / options.steps, 2
-                ),
-                "replica_check_ms": round(
-                    1000 * statistics.median(p["check"] for p, _ in pairs), 2
-                ),
+                "throughput_ratio": round(middle, 4),
+                "quartiles": [round(low, 4), round(high, 4)],
+                "cpu_ratio": round(statistics.median(ratios["cpu"]), 4),
+                "stall_ms_per_checkpoint": round(1000 * found["stall"], 2),
+                "step_ms": round(1000 * statistics.median(found["wall"][1::2]) / EVERY, 2),
+                "replica_check_ms": round(1000 * found["check"], 2),
+                "checkpoints": len(ratios["wall"]),
                 "every": EVERY,
-                "steps": options.steps,
                 "batch_size": options.batch,
                 "workers": WORKERS,
             }
@@ -133,8 +140,7 @@ def report(
 def main() -> int:
     """Start the workers, or be one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--checkpoints", type=int, default=20)
     parser.add_argument("--batch", type=int, default=32, help="images per worker and step")
     parser.add_argument("--folder", help="where to write; unset: the system's temporary folder")
     options = parser.parse_args()
