@@ -69,11 +69,12 @@ def grid(arguments: argparse.Namespace) -> Iterator[Run]:
         if "dense" in arguments.methods:
             nothing = dict.fromkeys(("density_warmup", "scope", "values"))
             yield {**base, "method": "dense", "density": 1.0, "batchnorm": "dense", **nothing}
-        for warmup, density, scope, values, method in itertools.product(
+        for warmup, density, scope, values, batchnorm, method in itertools.product(
             arguments.density_warmups,
             arguments.densities,
             arguments.scopes,
             arguments.values,
+            arguments.batchnorms,
             arguments.methods,
         ):
             if method == "dense" or (method == "dgc" and optimizer != "sgd"):
@@ -85,7 +86,7 @@ def grid(arguments: argparse.Namespace) -> Iterator[Run]:
                 "density_warmup": warmup,
                 "scope": scope,
                 "values": values,
-                "batchnorm": arguments.batchnorm,
+                "batchnorm": batchnorm,
             }
 
 
@@ -210,7 +211,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--density-warmups", type=_list(str), default="1 epoch", help="e.g. '0,1 epoch,200 steps'")
     add("--scopes", type=_list(str), default="global", help="of global, tensor")
     add("--values", type=_list(str), default="fp32", help="of fp32, bf16, int8, int4, sign")
-    add("--batchnorm", default="average", help="of the sparse methods; dense has dense")
+    add("--batchnorms", type=_list(str), default="average",
+        help="of average, local, dense, recalibrate; dense training has dense")  # fmt: skip
     add("--workers", type=int, default=4)
     add("--batch-size", type=int, default=64, help="per worker")
     add("--seeds", type=int, default=3, help="how many: 0, 1, ...")

@@ -96,6 +96,8 @@ def tables(runs: Sequence[Run]) -> str:
         ]
         heads = [HEADS[name] for name in shown]
         heads += ["top-1 %", "seeds", "to dense", "bytes per step", "less than dense"]
+        replicas = any(run["replicas_mean"] is not None for run in found)
+        heads += ["replicas, mean", "replicas, worst"] if replicas else []
         lines = [
             f"{model} on {data}, {length}, {workers} workers x batch {batch}",
             "",
@@ -104,6 +106,7 @@ def tables(runs: Sequence[Run]) -> str:
         ]
         for variant in grouped(found, variant_of).values():
             cells = [_cell(variant[0], name) for name in shown] + _figures(variant, found)
+            cells += _replicas(variant) if replicas else []
             lines.append("| " + " | ".join(cells) + " |")
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
@@ -139,6 +142,14 @@ def _figures(variant: Sequence[Run], runs: Sequence[Run]) -> list[str]:
         f"{sent:,.0f}",
         f"{dense / sent:,.0f}x" if sent and variant[0]["method"] != "dense" else "-",
     ]
+
+
+def _replicas(variant: Sequence[Run]) -> list[str]:
+    """Top-1 of the workers with their own batch-norm layers; all the same where those are synchronised."""
+    if any(run["replicas_mean"] is None for run in variant):
+        return ["-", "-"]
+    mean = statistics.fmean(run["replicas_mean"] for run in variant)
+    return [f"{mean:.2f}", f"{min(run['replicas_min'] for run in variant):.2f}"]
 
 
 def plot(runs: Sequence[Run], folder: Path) -> list[Path]:

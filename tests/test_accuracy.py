@@ -69,6 +69,26 @@ def test_it_trains_what_is_missing_as_processes_would(
     assert {run["settings"]["clip_norm"] for run in added} == {1.5}
 
 
+@pytest.mark.timeout(240)
+def test_batchnorm_modes_are_compared(
+    accuracy: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "results.jsonl"
+    own = ("--model", "cifarnet_batchnorm:cifarnet_batchnorm", "--batchnorms", "average,dense")
+    assert accuracy.main(arguments(out, *own)) == 0
+    runs = [json.loads(line) for line in out.read_text().splitlines()]
+    by_mode = {run["batchnorm"]: run for run in runs if run["method"] == "ggs"}
+    assert len(runs) == 3
+    average, dense = by_mode["average"], by_mode["dense"]
+    assert average["replicas_min"] <= average["replicas_mean"]
+    assert dense["replicas_mean"] is None  # all workers have the same layers
+    assert dense["bytes_per_step"] > average["bytes_per_step"]  # its weights and biases travel too
+    head, _, *lines = capsys.readouterr().out.split("\n\n")[1].splitlines()
+    assert head.endswith("| less than dense | replicas, mean | replicas, worst |")
+    found = f"| {average['replicas_mean']:.2f} | {average['replicas_min']:.2f} |"
+    assert [line.endswith(found) for line in lines] == [False, True, False]
+
+
 def test_the_grid_has_each_comparison_once(accuracy: ModuleType, tmp_path: Path) -> None:
     parsed = accuracy.parse([
         "--methods", "dense,ggs,gs,dgc", "--optimizers", "adam,sgd", "--densities", "1e-2,1e-3",
@@ -123,7 +143,8 @@ def result(method: str, seed: int, top1: float, **other: Any) -> dict[str, Any]:
         "lr": 0.001, "density": 1.0 if dense else 0.001, "density_warmup": None if dense else "1 epoch",
         "scope": None if dense else "global", "values": None if dense else "fp32",
         "batchnorm": "dense" if dense else "average", "workers": 4, "batch_size": 64, "seed": seed,
-        "settings": {}, "top1": top1, "bytes_per_step": 1000, "dense_bytes_per_step": 370_000, **other,
+        "settings": {}, "top1": top1, "replicas_min": None, "replicas_mean": None, "bytes_per_step": 1000,
+        "dense_bytes_per_step": 370_000, **other,
     }  # fmt: skip
 
 
