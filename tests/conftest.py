@@ -1,8 +1,11 @@
 """Fixtures that every test may use."""
 
+import fcntl
 import functools
 import gc
 import importlib
+import os
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,9 +19,22 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+import ggs
+from ggs import wire
 from tests.worker_pool import WorkerPool
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# What the environment of whoever runs the tests may say, and would change what they see: the place in a
+# job, a proxy that does not reach this machine's own servers, colours and the width of a terminal.
+_FOREIGN = re.compile(
+    r"(PAI|FC|TORCHELASTIC|SLURM|OMPI|PMI)_.*|(GLOO|NCCL)_SOCKET_IFNAME|MASTER_(ADDR|PORT)|LOGLEVEL"
+    r"|(GROUP_|LOCAL_|ROLE_|NODE_)?(RANK|WORLD_SIZE)|.*_PROXY|GITHUB_ACTIONS|COLUMNS|LINES"
+    r"|(FORCE|NO)_COLOR|CLICOLOR(_FORCE)?|PY_COLORS|TERMINAL_WIDTH|TTY_(COMPATIBLE|INTERACTIVE)",
+    re.IGNORECASE,
+)
+for _name in filter(_FOREIGN.fullmatch, list(os.environ)):
+    del os.environ[_name]
 
 # Generated tests: "ci" runs the same cases every time, "nightly" (make fuzz) new ones. A case starts
 # from the same state without fresh fixtures, and may take long on a machine that does other things.
@@ -34,7 +50,26 @@ CASES = "generated cases"
 
 
 @pytest.fixture(scope="session")
-def workers() -> Iterator[WorkerPool]:
+def _compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The kernels, in the cache. In a fresh checkout every process would compile all of them at once.
+
+    That takes a minute or more where two cores serve ten processes: longer than workers wait for
+    each other.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    with (shared / "compiling").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
+        for form in wire.VALUES_FORMATS:
+            model = torch.nn.Linear(60, 50, dtype=torch.float64 if form == "fp64" else None)
+            optimizer = ggs.GGS(torch.optim.SGD(model.parameters()), model, 0.1, values=form)
+            for _ in range(2):
+                model(torch.ones(1, 60, dtype=model.weight.dtype)).sum().backward()
+                optimizer.step()
+
+
+@pytest.fixture(scope="session")
+def workers(_compiled: None) -> Iterator[WorkerPool]:
     """Real processes with a gloo group: ``workers.run(4, function, *args)``."""
     pool = WorkerPool()
     pool.start(4)

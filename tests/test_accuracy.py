@@ -36,7 +36,6 @@ def _train(rank: int, size: int, config: TrainConfig) -> dict[str, Any]:
     return train(config, torch.device("cpu"), None)
 
 
-@pytest.mark.timeout(240)
 def test_it_trains_what_is_missing_as_processes_would(
     accuracy: ModuleType, tmp_path: Path, workers: WorkerPool, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -69,7 +68,6 @@ def test_it_trains_what_is_missing_as_processes_would(
     assert {run["settings"]["clip_norm"] for run in added} == {1.5}
 
 
-@pytest.mark.timeout(240)
 def test_batchnorm_modes_are_compared(
     accuracy: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,7 @@ from ggs.pai import exit_codes
 def ggs(*argv: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ggs.cli", *argv]
     return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=280, check=False
+        command, cwd=folder, capture_output=True, text=True, timeout=580, check=False
     )
 
 
@@ -57,7 +57,7 @@ def test_an_unknown_command_is_told(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_quickstart_keeps_its_promise(root: Path, tmp_path: Path) -> None:
     """94 % of held-out images right, with a thousandth of the elements sent, by one command."""
     example = str(root / "examples/quickstart.yaml")

@@ -28,7 +28,7 @@ from tests.worker_pool import WorkerPool
 ROOT = Path(__file__).resolve().parent.parent
 CPU = torch.device("cpu")
 STEPS = 9
-pytestmark = pytest.mark.timeout(300)  # a machine that does other things takes long to import torch
+pytestmark = pytest.mark.timeout(600)  # a machine that does other things takes long to import torch
 
 
 def settings(folder: Path, **changes: Any) -> dict[str, Any]:

@@ -154,7 +154,6 @@ def _train(rank: int, size: int, config: TrainConfig) -> dict[str, Any]:
     return train(config, torch.device("cpu"), None)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("model", ["lenet5", "tests.test_lockstep:noisy"])
 def test_a_training_in_one_process_is_the_one_in_four(

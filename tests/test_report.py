@@ -234,7 +234,6 @@ BROWSER = next(
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
-@pytest.mark.timeout(180)
 def test_a_browser_draws_it(runs: tuple[Path, Path], tmp_path: Path) -> None:
     write_report(runs, tmp_path / "report.html")
     flags = [
@@ -243,6 +242,6 @@ def test_a_browser_draws_it(runs: tuple[Path, Path], tmp_path: Path) -> None:
         f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=8000", "--dump-dom",
     ]  # fmt: skip
     address = (tmp_path / "report.html").as_uri()
-    done = subprocess.run([str(BROWSER), *flags, address], capture_output=True, text=True, timeout=150,
+    done = subprocess.run([str(BROWSER), *flags, address], capture_output=True, text=True, timeout=280,
                           check=True)  # fmt: skip
     assert len(re.findall(r'<svg[^>]* class="marks"', done.stdout)) == 9

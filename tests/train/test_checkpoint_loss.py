@@ -15,7 +15,7 @@ from ggs.train.config import TrainConfig
 from ggs.train.trainer import Trainer
 from ggs.train.worker import train
 
-pytestmark = pytest.mark.timeout(300)  # several trainings each
+pytestmark = pytest.mark.timeout(600)  # several trainings each
 CPU = torch.device("cpu")
 
 

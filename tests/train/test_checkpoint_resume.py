@@ -24,7 +24,7 @@ from ggs.train.config import TrainConfig
 from ggs.train.worker import train
 from tests.worker_pool import WorkerPool
 
-pytestmark = pytest.mark.timeout(300)  # several trainings each
+pytestmark = pytest.mark.timeout(600)  # several trainings each
 CPU = torch.device("cpu")
 TIMES = ("seconds", "samples_per_second", "step_seconds")
 
