@@ -61,7 +61,7 @@ def test_sigterm_stops_at_once(smoke: Container, training: bool) -> None:
         smoke.reload()
     begin = time.monotonic()
     smoke.stop(timeout=30)  # SIGTERM; SIGKILL only after 30 s
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 25
     assert smoke.wait()["StatusCode"] == 143
     smoke.reload()
     assert smoke.attrs["State"]["Pid"] == 0

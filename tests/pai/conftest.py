@@ -11,7 +11,8 @@ from ggs.pai.clusters import Cluster
 from ggs.pai.transport import Limits
 from tests.pai.fake_server import TOKEN, FakePAI
 
-QUICK = Limits(connect=2, read=0.5, answer=0.8, repetitions=2, backoff=0.01, longest_wait=0.5)
+# Quick to try again, but patient: a busy machine's answer must not be taken for silence.
+QUICK = Limits(connect=30, read=30, answer=60, repetitions=2, backoff=0.01, longest_wait=0.5)
 
 JOB = """\
 # kept
@@ -50,7 +51,7 @@ def openpai() -> Iterator[FakePAI]:
 
 @pytest.fixture
 def client(server: FakePAI) -> Iterator[Client]:
-    """Alice's client, with little patience."""
+    """Alice's client, quick to try again."""
     with Client(Cluster("test", server.url, "alice"), TOKEN, QUICK) as found:
         yield found
 

@@ -375,10 +375,12 @@ def act_then_drop(handler: _Handler) -> None:
 
 def act_then_fail(handler: _Handler) -> None:
     """Do what was asked, and say that it failed: LTP, when tagging a stored job fails."""
-    answer = handler.reply
     handler.reply = lambda *_, **__: None  # type: ignore[method-assign]
     handler.answer()
-    answer(500, b'{"code":"UnknownError","message":"insert or update on table \\"tags\\" failed"}')
+    del handler.reply  # the client's next request may come over the same connection
+    handler.reply(
+        500, b'{"code":"UnknownError","message":"insert or update on table \\"tags\\" failed"}'
+    )
 
 
 def truncate(handler: _Handler) -> None:
@@ -387,22 +389,18 @@ def truncate(handler: _Handler) -> None:
     handler.close_connection = True
 
 
-def silent(seconds: float) -> Callable[[_Handler], None]:
-    """Say nothing for a while."""
-
-    def fault(handler: _Handler) -> None:
-        time.sleep(seconds)
-        handler.close_connection = True
-
-    return fault
+def silent(handler: _Handler) -> None:
+    """Say nothing, until the client has had enough and hangs up."""
+    handler.rfile.read(1)
+    handler.close_connection = True
 
 
 def trickle(handler: _Handler) -> None:
-    """Send a byte now and then, for ever."""
+    """Send a byte now and then, until the client hangs up."""
     handler.send_response(200)
     handler.send_header("Content-Length", "100000")
     handler.end_headers()
-    for _ in range(200):
+    while True:
         handler.wfile.write(b" ")
         time.sleep(0.05)
 

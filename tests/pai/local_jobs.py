@@ -68,7 +68,7 @@ def job_with_image(text: str, image: str) -> str:
 
 @contextmanager
 def pai(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """The command `pai`, running; killed at the end if the test fails before its own."""
+    """The command `pai`, running; ended, with its tasks, if the test fails before its own end."""
     with subprocess.Popen(
         [sys.executable, "-c", "from ggs.pai.cli import main; main()", *arguments],
         stdout=subprocess.PIPE,
@@ -79,7 +79,11 @@ def pai(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
         try:
             yield process
         finally:
-            process.kill()
+            process.terminate()  # a kill would leave the tasks to the next run of the tests
+            try:
+                process.wait(60)
+            finally:
+                process.kill()
 
 
 def processes_with(text: str) -> Sequence[int]:

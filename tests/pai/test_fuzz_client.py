@@ -22,7 +22,7 @@ from tests.fuzz import EDITS, Edits, bounded, cases, damaged
 from tests.pai import fake_server as fake
 from tests.pai.fake_server import TOKEN, FakePAI
 
-ONCE = Limits(connect=2, read=2, answer=5, repetitions=0, backoff=0.01, longest_wait=0.1)
+ONCE = Limits(connect=5, read=30, answer=60, repetitions=0, backoff=0.01, longest_wait=0.1)
 
 
 class Port:
@@ -41,8 +41,8 @@ class Port:
             with connection, suppress(OSError):
                 if not (asked := connection.recv(65536)):
                     return
-                while b"\r\n\r\n" not in asked:
-                    asked += connection.recv(65536)
+                while b"\r\n\r\n" not in asked and (more := connection.recv(65536)):
+                    asked += more
                 connection.sendall(self.content)
 
     def close(self) -> None:

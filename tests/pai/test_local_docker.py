@@ -96,7 +96,7 @@ def test_the_reaction_to_a_failure(
 
 def test_a_killed_container_restarts_all(bash_image: str, tmp_path: Path) -> None:
     job = bash_job("env", LATER, "sleep 1000")
-    result = run_in_containers(job, bash_image, tmp_path, kills=["worker:1@1"])
+    result = run_in_containers(job, bash_image, tmp_path, kills=["worker:1@3"])
     assert (result.code, result.attempts) == (0, 2)
     before, after = (result.variables(attempt, "worker", 0) for attempt in (0, 1))
     assert before["PAI_PORT_LIST_worker_1_http"] != after["PAI_PORT_LIST_worker_1_http"]

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,11 @@ import pytest
 from tests.pai.local_jobs import bash_job, pai, processes_with, run_job
 
 LATER = '[ "$FC_FRAMEWORK_ATTEMPT_ID" = 0 ] || exit 0'
+
+
+def unmistakable() -> str:
+    """Seconds to sleep, of which no other test's sleeps' command lines contain the digits."""
+    return f"3456.{uuid.uuid4().int % 10**12:012}"
 
 
 def test_tasks_find_each_other(tmp_path: Path) -> None:
@@ -22,7 +28,7 @@ def test_tasks_find_each_other(tmp_path: Path) -> None:
     )
     send = (
         "import os, socket, time; e = os.environ\n"
-        "for _ in range(200):\n"
+        "for _ in range(2000):\n"
         "    try: s = socket.create_connection((e['PAI_HOST_IP_worker_0'], "
         "int(e['PAI_PORT_LIST_worker_0_sync'])), source_address=(e['PAI_HOST_IP_worker_1'], 0)); break\n"
         "    except ConnectionRefusedError: time.sleep(0.05)\n"
@@ -67,7 +73,7 @@ def test_an_endless_retry_ends_here(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_a_killed_task_restarts_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = bash_job("env", LATER, "sleep 1000")
-    result = run_job(job, tmp_path, "process", kills=["worker:1@0.5"])
+    result = run_job(job, tmp_path, "process", kills=["worker:1@3"])
     assert (result.code, result.attempts) == (0, 2)
     before, after = (result.variables(attempt, "worker", 0) for attempt in (0, 1))
     assert after["FC_FRAMEWORK_ATTEMPT_ID"] == "1"
@@ -104,12 +110,13 @@ def test_the_script_runs_in_one_strict_shell(tmp_path: Path) -> None:
 
 
 def test_completion_policy_ends_the_others(tmp_path: Path) -> None:
+    length = unmistakable()
     job = bash_job(
-        '[ "$PAI_TASK_INDEX" = 0 ] || sleep 1234.5',
+        f'[ "$PAI_TASK_INDEX" = 0 ] || sleep {length}',
         role={"completion": {"minSucceededInstances": 1}},
     )
     assert run_job(job, tmp_path, "process").code == 0
-    assert not processes_with("1234.5")
+    assert not processes_with(length)
 
 
 def test_plugins_and_secrets(tmp_path: Path) -> None:
@@ -171,16 +178,17 @@ def test_a_background_process_keeps_the_task(
 ) -> None:
     short = run_job(bash_job("sleep 0.5 & echo done", instances=1), tmp_path / "a", "process")
     assert short.code == 0
-    forever = bash_job("setsid sleep 2345.6 >/dev/null 2>&1 & true", instances=1)
+    length = unmistakable()
+    forever = bash_job(f"setsid sleep {length} >/dev/null 2>&1 & true", instances=1)
     assert run_job(forever, tmp_path / "b", "process", linger_seconds=1).code == 1
     assert "OpenPAI 1.8.1 keeps the task RUNNING until that ends" in capsys.readouterr().err
-    assert not processes_with("2345.6")
+    assert not processes_with(length)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
     """Even a task that ignores signals and has left its process group is gone."""
-    length = f"3456.{number}"
+    length = unmistakable()
     job = tmp_path / "job.yaml"
     job.write_text(
         bash_job("trap '' INT TERM HUP", f"setsid sleep {length} & echo up", f"sleep {length}")
@@ -194,10 +202,12 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) 
         while up < 2:
             assert process.poll() is None
             up += process.stdout.readline().endswith("| up\n")
-        time.sleep(0.2)
+        deadline = time.monotonic() + 60  # "up" comes a moment before the second sleep of a task
+        while len(processes_with(length)) < 4 and time.monotonic() < deadline:
+            time.sleep(0.05)
         assert len(processes_with(length)) == 4
         process.send_signal(number)
-        rest = process.communicate(timeout=20)[0]
+        rest = process.communicate(timeout=120)[0]
     assert process.returncode == 128 + number
     assert f"{number.name}: the job is stopped" in rest
     assert not processes_with(length)

@@ -40,7 +40,6 @@ def run(sdk: list[str], home: Path, *arguments: str) -> str:
         env={**os.environ, "HOME": str(home)},
         capture_output=True,
         text=True,
-        timeout=50,
         check=True,
     )
     return done.stdout + done.stderr
