@@ -103,7 +103,7 @@ def test_threads_are_torchs_own(threads: str) -> None:
     before = set(os.listdir("/proc/self/task"))
     run_threads(double, [(np.ones(1), 0, 1)] * 2)
     if threads == "torch's threads":
-        assert set(os.listdir("/proc/self/task")) == before
+        assert set(os.listdir("/proc/self/task")) <= before  # another test's may end meanwhile
 
 
 def test_calls_from_several_threads_at_once() -> None:

@@ -87,7 +87,7 @@ def test_the_seconds_of_a_line_include_its_step(tmp_path: Path, workers: WorkerP
 class SlowOnRank1(torch.nn.Linear):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if self.training and torch.distributed.get_rank() == 1:
-            time.sleep(0.2)
+            time.sleep(1)  # far more than a busy machine takes from rank 0
         return super().forward(images.flatten(1))
 
 
@@ -96,7 +96,7 @@ def slow_model(num_classes: int) -> torch.nn.Module:
 
 
 def test_waiting_for_a_slow_worker_shows(tmp_path: Path, workers: WorkerPool) -> None:
-    config = config_for(tmp_path, model="tests.train.test_tensorboard:slow_model")
+    config = config_for(tmp_path, model="tests.train.test_tensorboard:slow_model", steps=4)
     workers.run(2, run, config)
     for row in rows(tmp_path, "train"):
         seconds = row["step_seconds"]
