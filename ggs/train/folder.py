@@ -1,6 +1,7 @@
 """Any folder of images, one sub-folder per class (torchvision's ImageFolder)."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -25,6 +26,9 @@ from ggs.train.seeds import AUGMENTATION, derive
 
 _MARGIN = 256 / 224
 """Large test images are scaled to this multiple of the size, of which the centre is cut out."""
+
+_SOCKET_PATH, _SOCKET_NAME = 107, len("/pymp-abcdefgh/listener-abcdefgh")
+"""The longest path of a socket in bytes, and what multiprocessing appends to the temporary folder."""
 
 _LONGEST = 16
 """Longer images, in multiples of their shorter side, are cut to this before they are scaled."""
@@ -86,7 +90,7 @@ class FolderImages:
             num_workers=self._config.data_workers,
             pin_memory=self._device.type == "cuda",
             timeout=self._config.collective_timeout if self._config.data_workers else 0,
-            worker_init_fn=partial(_end_with, os.getpid()),
+            worker_init_fn=partial(_begin, os.getpid()),
             generator=torch.Generator(),  # else it would draw from the one of the model's dropout
         )
         batches = iter(loader)
@@ -94,9 +98,15 @@ class FolderImages:
             yield self._prepare(batch[0]), batch[1].to(self._device, non_blocking=True)
 
 
-def _end_with(parent: int, number: int) -> None:
-    """A decoding process that hangs ignores the loader's SIGTERM, and would outlive the run."""
+def _begin(parent: int, number: int) -> None:
+    """What a decoding process does first.
+
+    One that hangs ignores the loader's SIGTERM, and would outlive the run. And one whose socket for
+    images finds no room in the temporary folder's path would send none, and the run would hang.
+    """
     die_with_parent(parent)
+    if len(os.fsencode(tempfile.gettempdir())) + _SOCKET_NAME > _SOCKET_PATH:
+        tempfile.tempdir = "/tmp"
 
 
 class _UndecodableError(Exception):

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import struct
+import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -190,6 +191,20 @@ def test_augmented_folders_do_not_depend_on_processes_and_restarts(folder: Path,
     assert torch.equal(first[4:], collect(train, order[4:], 2, epoch=1)[0])
     parallel, _ = load(3, data_workers=2, **settings)
     assert torch.equal(first, collect(parallel, order, 2, epoch=1)[0])
+
+
+def test_processes_decode_where_the_temporary_folder_is_far_down(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A socket's path ends after 107 bytes, and PyTorch's processes pass images on through sockets."""
+    far = folder / ("far" * 40)
+    far.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(far))
+    settings = {"data": "imagefolder", "data_dir": folder, "image_size": 16}
+    train, _ = load(3, data_workers=1, collective_timeout=30, **settings)
+    images, labels = collect(train, torch.arange(12))
+    assert images.shape == (12, 3, 16, 16)
+    assert labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
 
 
 def test_a_corrupt_image_is_named(folder: Path) -> None:
