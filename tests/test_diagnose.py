@@ -172,7 +172,11 @@ def test_the_command_tells_all_in_one_text() -> None:
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_too_little_shared_memory_is_told() -> None:
-    script = 'mount -t tmpfs -o size=64m tmpfs /dev/shm && exec "$0" -m ggs.cli env'
+    mount = "mount -t tmpfs -o size=64m tmpfs /dev/shm"
+    tried = subprocess.run(["unshare", "--mount", "sh", "-c", mount], capture_output=True)
+    if tried.returncode:  # as for root in a container
+        pytest.skip(f"cannot mount here: {tried.stderr.decode().strip()}")
+    script = f'{mount} && exec "$0" -m ggs.cli env'
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", script, sys.executable],
         capture_output=True, text=True, check=False,
