@@ -6,6 +6,7 @@ travels here is float32, float64, int64 or uint8, of sizes that every rank knows
 """
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -177,7 +178,7 @@ class Collectives:
             self._counted_by.count(sent, received)
 
     def subgroup(self, ranks: Sequence[int], counted: bool) -> "Collectives":
-        """Collectives over some of the workers, this one among them.
+        """Collectives over some of the workers, this one among them, with this group's backend and timeout.
 
         Every worker makes the group that it belongs to, all at the same time, with equal ``ranks``.
 
@@ -188,8 +189,22 @@ class Collectives:
         assert self.group is not None
         assert self.rank in ranks
         members = [dist.get_global_rank(self.group, rank) for rank in ranks]
-        group = dist.new_group(members, use_local_synchronization=True)
+        group = dist.new_group(
+            members,
+            timeout=_timeout(self.group),
+            backend=dist.get_backend_config(self.group),  # the default would be the default group's
+            use_local_synchronization=True,
+        )
         assert isinstance(group, dist.ProcessGroup)
         members_only = Collectives(group, self if counted else None)
         members_only.clock = self.clock
         return members_only
+
+
+def _timeout(group: dist.ProcessGroup) -> timedelta | None:
+    """How long a group's collectives wait: torch tells it of each backend, and only there. None if not."""
+    found = []
+    for device in group._device_types:
+        options = getattr(group._get_backend(device), "options", None)
+        found.append(getattr(options, "_timeout", None))
+    return min((timeout for timeout in found if timeout is not None), default=None)

@@ -1,0 +1,83 @@
+"""Subgroups are what the group that they come from is: its backend, its patience."""
+
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import ggs
+from ggs.collectives import Collectives
+from ggs.exchange import Update
+from ggs.exchange.hierarchical import Hierarchical
+from tests.worker_pool import WorkerPool
+
+SECONDS = 3
+"""The group's timeout; the pool's own is 30 s, torch's default 30 minutes."""
+
+
+def _parent(backend: str | None = None) -> dist.ProcessGroup:
+    group = dist.new_group(timeout=timedelta(seconds=SECONDS), backend=backend)
+    assert isinstance(group, dist.ProcessGroup)
+    return group
+
+
+def _kind(group: dist.ProcessGroup | None) -> tuple[str, timedelta]:
+    assert group is not None
+    backend = group._get_backend(torch.device("cpu"))
+    return dist.get_backend_config(group), backend.options._timeout
+
+
+def _kinds(rank: int, size: int, backend: str | None) -> tuple[object, object]:
+    collectives = Collectives(_parent(backend))
+    first = rank // 2 * 2
+    subgroup = collectives.subgroup(range(first, first + 2), counted=True)
+    assert subgroup.all_gather(torch.tensor([rank])).view(-1).tolist() == [first, first + 1]
+    return _kind(collectives.group), _kind(subgroup.group)
+
+
+@pytest.mark.parametrize("backend", [None, "gloo", "cpu:gloo"])
+def test_a_subgroup_has_the_backend_and_the_timeout_of_its_group(
+    workers: WorkerPool, backend: str | None
+) -> None:
+    for parent, child in workers.run(4, _kinds, backend):
+        assert child == parent
+        assert child[1] == timedelta(seconds=SECONDS)
+
+
+def _stop_in_the_middle(rank: int, size: int) -> float:
+    """Rank 3 stops after it has exchanged with its peer, before it passes on; how long its node waited."""
+    model = nn.Linear(50, 50)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = ggs.GGS(
+        sgd, model, 0.1, exchange="hierarchical", workers_per_node=2, process_group=_parent()
+    )
+    exchange = optimizer._exchange
+    assert isinstance(exchange, Hierarchical)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()  # the first step compiles
+    pass_on, start = exchange._pass_on, [0.0]
+
+    def pass_on_late(update: Update | None) -> list[Update] | None:
+        start[0] = time.monotonic()
+        if rank == 3:
+            time.sleep(4 * SECONDS)
+        return pass_on(update)
+
+    exchange._pass_on = pass_on_late  # type: ignore[method-assign]
+    try:
+        optimizer.step()
+    except RuntimeError:
+        return time.monotonic() - start[0]
+    assert rank != 2
+    return 0.0
+
+
+def test_a_peer_that_stops_in_a_hierarchical_exchange_is_given_up_in_time(
+    workers: WorkerPool,
+) -> None:
+    seconds = workers.run(4, _stop_in_the_middle)
+    assert 0.9 * SECONDS < seconds[2] < 3 * SECONDS, seconds
