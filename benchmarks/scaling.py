@@ -124,7 +124,7 @@ def work(rank: int, size: int, folder: str, name: str, values: str) -> tuple[int
     store = dist.FileStore(os.path.join(folder, "store"), size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     count = round(REAL_NUMEL * DENSITY)
-    exchange = create(name, Collectives(), task(REAL_NUMEL, values, rank), count)  # type: ignore[arg-type]
+    exchange = create(name, Collectives(), task(REAL_NUMEL, values, rank))  # type: ignore[arg-type]
     for number in range(1, 1 + STEPS):  # the last, step 3, moves no ranges
         sent, received, weights = step(exchange, number, count)
     dist.destroy_process_group()
@@ -151,7 +151,7 @@ def counted(name: str, size: int, values: str, shared: Task) -> Row:
     if name == "split":
         exchange = CountedSplit(collectives, shared)
     else:
-        exchange = create("allgather", collectives, shared, count)
+        exchange = create("allgather", collectives, shared)
     step(exchange, 2, count)  # moves the ranges; they stay for step 3
     sent, received, _ = step(exchange, 3, count)
     whole = message_size(COUNTED_NUMEL, count, values)

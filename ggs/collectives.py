@@ -5,6 +5,7 @@ float8 and uneven gathers, and one failed collective poisons every later one, so
 travels here is float32, float64, int64 or uint8, of sizes that every rank knows beforehand.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -77,6 +78,21 @@ class Collectives:
         self.clock = Clock()
         """Told when a collective of a step begins and ends; a subgroup's is the larger group's."""
         self._counted_by = counted_by
+
+    def members_per_node(self, local: int) -> int | None:
+        """How many of these workers are on each node; processes are numbered node by node, ``local`` on each.
+
+        None where they are not equally many on each, or not processes at all.
+        """
+        if self.group is None:
+            return None
+        ranks, world = dist.get_process_group_ranks(self.group), dist.get_world_size()
+        if ranks == list(range(world)):
+            return local
+        nodes = [rank // local for rank in ranks]
+        members = set(Counter(nodes).values())
+        alike = world % local == 0 and nodes == sorted(nodes) and len(members) == 1
+        return members.pop() if alike else None
 
     def device_for(self, device: torch.device) -> torch.device:
         """Where a tensor must live to travel: NCCL takes none from the CPU, gloo is happiest there."""

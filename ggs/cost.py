@@ -33,6 +33,11 @@ ASSUMED_GPU = Network(25e9, 20e-6, 400e9)
 """The same for NCCL: a 25 Gbit/s network card and a link of 50 Gbyte/s between GPUs."""
 
 
+def assumed(device_type: str) -> Network:
+    """The network that "auto" assumes between workers on "cpu" or on GPUs."""
+    return ASSUMED_CPU if device_type == "cpu" else ASSUMED_GPU
+
+
 @dataclass(frozen=True)
 class ExchangeCost:
     """What one worker does in one step of an exchange.
@@ -54,10 +59,14 @@ class ExchangeCost:
     pairwise_bytes: float = 0.0
     local_bytes: float = 0.0
 
+    def node_bytes(self, sharing: int) -> float:
+        """What a node of ``sharing`` workers puts on the network between nodes."""
+        return self.bytes_sent + self.pairwise_bytes * (sharing - 1)
+
     def seconds(self, network: Network, sharing: int = 1) -> float:
         """Time of a step's exchange; ``sharing`` workers of a node use its network at once."""
         return (
-            (self.bytes_sent + self.pairwise_bytes * (sharing - 1)) * 8 / network.bandwidth
+            self.node_bytes(sharing) * 8 / network.bandwidth
             + self.local_bytes * 8 / network.local
             + self.rounds * network.latency
             + self.messages * MESSAGE_SECONDS

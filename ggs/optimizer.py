@@ -44,9 +44,11 @@ class GGS(ResidualOptimizer):
         values: how a selected value travels: "fp32", "bf16", "int8", "int4", "sign", or "fp64" for
             float64 parameters. The rounding error stays in the residual.
         batchnorm: how batch-norm layers are kept, see ``ggs.batchnorm``.
-        exchange: how the selections reach the other workers, see ``ggs.exchange``.
-        workers_per_node: for "auto" and "hierarchical"; None for LOCAL_WORLD_SIZE. Ranks are numbered
-            node by node.
+        exchange: how the selections reach the other workers, see ``ggs.exchange``: "allgather", "split",
+            or "auto" for the cheaper of the two. "hierarchical" averages the gradients of a node's
+            workers before their optimizers see them, so that a node trains as one worker.
+        workers_per_node: for "hierarchical", and for what "auto" reckons with; None for LOCAL_WORLD_SIZE,
+            where the group has equally many processes of each node. Ranks are numbered node by node.
         dense_below: parameters with fewer elements are exchanged whole in every step; 0 for none.
         max_consecutive_skips: so many skipped steps in a row raise NonFiniteError.
         process_group: a ``torch.distributed`` group; None for the default one.

@@ -150,15 +150,12 @@ def predict(
 
 
 def _ggs(numel: int, cluster: Cluster, floor: float, density: float, values: str) -> Prediction:
-    from ggs.exchange.auto import cheapest_flat, hierarchical_cost  # imports torch
+    from ggs.exchange.auto import choose  # imports torch
 
     count, network = max(1, round(numel * density)), cluster.network
     speedup = GPU_SPEEDUP if cluster.gpus else 1.0
-    name, cost = cheapest_flat(numel, count, cluster.workers, values, network, cluster.local)
-    if cluster.local > 1 and cluster.nodes > 1:
-        tiers = hierarchical_cost(numel, count, cluster.nodes, cluster.local, values, network)
-        if tiers.seconds(network, cluster.local) < cost.seconds(network, cluster.local):
-            name, cost = "hierarchical", tiers
+    device = "cuda" if cluster.gpus else "cpu"
+    name, cost = choose(numel, count, cluster.workers, cluster.local, values, device)
     overhead = OVERHEADS["ggs"]
     node_bytes = cost.bytes_sent + cost.pairwise_bytes * (cluster.local - 1)
     wire = node_bytes * 8 / (network.bandwidth if cluster.nodes > 1 else network.local)

@@ -57,7 +57,7 @@ class ResidualOptimizer(DistributedOptimizer):
             "values": values,
             "exchange": exchange,
             "workers_per_node": (
-                exchanges.node_size(workers_per_node) if exchange == "hierarchical" else None
+                exchanges.stated_node_size(workers_per_node) if exchange == "hierarchical" else None
             ),
             "batchnorm": batchnorm,
             "dense_below": dense_below,
@@ -78,9 +78,12 @@ class ResidualOptimizer(DistributedOptimizer):
         self._segments = self._flat.segments(per_tensor=scope == "tensor")
         offsets = (*(start for start, _ in self._segments), len(self._sparse))
         task = Task(self._sparse, offsets, values, self._check_finite)
-        usual = self.density_at(0) if callable(density) else density
-        count = selected_count(len(self._sparse), usual)
-        self._exchange = exchanges.create(exchange, self.collectives, task, count, workers_per_node)
+        self._exchange = exchanges.create(exchange, self.collectives, task, workers_per_node)
+
+    @property
+    def flat(self) -> FlatParameters:
+        """The shared parameters as one index space."""
+        return self._flat
 
     def density_at(self, step: int) -> float:
         """The share of elements that step ``step`` (0, 1, …) sends."""

@@ -31,6 +31,35 @@ def test_many_workers_split_a_large_model() -> None:
     assert dense.bytes_sent == pytest.approx(ring_bytes(4 * numel, 4), rel=1e-3)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(("size", "local"), [(2, 2), (8, 8), (16, 2), (32, 8), (1024, 8)])
+def test_auto_takes_only_what_keeps_the_algorithm(size: int, local: int, device: str) -> None:
+    for numel in (61_706, 25_557_032, 61_100_840):
+        for count in (numel // 1000, numel // 100, numel):
+            name, cost = auto.choose(numel, count, size, local, "fp32", device)
+            assert name in ("allgather", "split")
+            assert cost.local_bytes == 0
+
+
+def test_where_hierarchical_is_cheaper_there_is_a_hint() -> None:
+    """Several GPUs a node, several nodes, and by the margin."""
+    numel, count = 61_100_840, 611_008
+    text = auto.hint(numel, count, 8, 4, "fp32", "cuda")
+    name, tiers = auto.hierarchical_cost(numel, count, 2, 4, "fp32", "cuda")
+    _, flat = auto.choose(numel, count, 8, 4, "fp32", "cuda")
+    assert name == "allgather"
+    assert text is not None
+    assert (
+        f"send {tiers.node_bytes(4) / 1e6:.3f} MB instead of {flat.node_bytes(4) / 1e6:.3f}" in text
+    )
+    assert tiers.node_bytes(4) < flat.node_bytes(4) / 2
+    assert "averages gradients inside a node before the optimizer" in text
+    assert "\n" not in text
+    silent = [(4, 4, "cuda"), (8, 1, "cuda"), (8, 3, "cuda"), (8, 4, "cpu")]
+    assert [auto.hint(numel, count, n, m, "fp32", device) for n, m, device in silent] == [None] * 4
+    assert auto.hint(61_706, 62, 4, 2, "fp32", "cuda") is None
+
+
 def test_shared_networks_count_pairwise_bytes_for_every_worker_of_a_node() -> None:
     network = Network(8e6, 0.0, 1e9)
     cost = ExchangeCost(3e6, 0, 0, 0, pairwise_bytes=1e6)

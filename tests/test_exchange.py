@@ -3,15 +3,20 @@
 import copy
 import functools
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, TypeVar, cast
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import ggs
+from ggs import exchange as exchange_module
+from ggs.errors import ConfigurationError
 from ggs.exchange import allgather, auto, split
 from tests.models import backward, build
 from tests.test_optimizer import non_batchnorm
@@ -220,7 +225,9 @@ def test_ranges_cover_everything_within_the_budget(size: int, count: int, values
         assert split.bytes_sent(found, values) <= 3.2 * whole
 
 
-def _bytes(rank: int, size: int, exchange: str) -> tuple[int, int, list[str]]:
+@contextmanager
+def _said() -> Iterator[list[str]]:
+    """What is logged inside."""
     messages: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
@@ -228,13 +235,31 @@ def _bytes(rank: int, size: int, exchange: str) -> tuple[int, int, list[str]]:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
+        yield messages
+    finally:
+        logger.removeHandler(handler)
+
+
+@contextmanager
+def _nodes_of(local: str) -> Iterator[None]:
+    """As a launcher that starts ``local`` workers on a node."""
+    kept = os.environ.get("LOCAL_WORLD_SIZE")
+    os.environ["LOCAL_WORLD_SIZE"] = local
+    try:
+        yield
+    finally:
+        del os.environ["LOCAL_WORLD_SIZE"]
+        if kept is not None:
+            os.environ["LOCAL_WORLD_SIZE"] = kept
+
+
+def _bytes(rank: int, size: int, exchange: str) -> tuple[int, int, list[str]]:
+    with _said() as messages:
         model = nn.Linear(200, 100, bias=False)
         optimizer = ggs.GGS(torch.optim.SGD(model.parameters()), model, 0.01, exchange=exchange)
         for step in range(4):  # the last one, step 3, moves no ranges
             model.weight.grad = torch.randn(100, 200) / (1 + step)
             optimizer.step()
-    finally:
-        logger.removeHandler(handler)
     return optimizer.statistics.bytes_sent, optimizer.statistics.bytes_received, messages
 
 
@@ -272,3 +297,93 @@ def test_gathered_pieces_stay_within_their_memory_for_any_number_of_workers() ->
             numel = allgather.piece_numel(61_100_840, count, longest)
             gathered = size * allgather.message_size(numel, longest, "fp32")
             assert gathered <= 1.5 * allgather.GATHERED_BYTES
+
+
+def _placed(
+    rank: int, size: int, ranks: list[int], local: str, settings: dict[str, Any]
+) -> tuple[int, list[int]] | str | None:
+    """Members' share of the residual and the ranks that share a node, in a group of some processes."""
+    group = dist.new_group(ranks)
+    if rank not in ranks:
+        return None
+    model = nn.Linear(200, 100, bias=False)
+    sgd = torch.optim.SGD(model.parameters())
+    try:
+        with _nodes_of(local):
+            optimizer = ggs.GGS(sgd, model, process_group=group, **settings)
+    except ConfigurationError as error:
+        return str(error)
+    exchange = optimizer._exchange
+    node = [] if exchange.node is None else dist.get_process_group_ranks(exchange.node.group)
+    return exchange.weight, node
+
+
+@pytest.mark.parametrize(
+    ("ranks", "local", "nodes"),
+    [
+        ([0, 1, 2, 3], "2", [[0, 1], [0, 1], [2, 3], [2, 3]]),
+        ([2, 3], "2", [[2, 3], [2, 3]]),
+        ([1, 2], "2", [[], []]),  # neighbours, of two nodes
+        ([0, 2], "2", [[], []]),
+        ([0, 3], "4", [[0, 3], [0, 3]]),
+        ([0, 1, 2], "2", None),
+        ([0, 1], "3", None),  # four processes are not nodes of three each
+    ],
+)
+def test_hierarchical_in_a_group_of_some_processes_averages_inside_nodes_only(
+    workers: WorkerPool, ranks: list[int], local: str, nodes: list[list[int]] | None
+) -> None:
+    found = workers.run(4, _placed, ranks, local, {"exchange": "hierarchical"})
+    answers = [found[rank] for rank in ranks]
+    if nodes is None:
+        assert (
+            "process_group has not equally many of each node: give workers_per_node" in answers[0]
+        )
+        assert "\n" not in answers[0]
+        assert answers == [answers[0]] * len(ranks)
+    else:
+        assert answers == [(max(1, len(node)), node) for node in nodes]
+
+
+def test_workers_per_node_given_holds_in_any_group(workers: WorkerPool) -> None:
+    settings = {"exchange": "hierarchical", "workers_per_node": 3}
+    found = workers.run(4, _placed, [0, 1, 2], "2", settings)
+    assert found[:3] == [(3, [0, 1, 2])] * 3
+    found = workers.run(4, _placed, [0, 1, 2], "2", {"exchange": "auto"})
+    assert found[:3] == [(1, [])] * 3
+
+
+class _AsOnGpus(auto.Auto):
+    """Chooses and hints as where the residual is on a GPU."""
+
+    def _sizes(self, count: int) -> tuple[int, int, int, int, str, str]:
+        return (*super()._sizes(count)[:-1], "cuda")
+
+
+def _hinted(rank: int, size: int, density: float) -> tuple[str, list[str]]:
+    """What four workers on two nodes say in a run whose third step is the first after the warm-up."""
+    exchange_module.Auto = _AsOnGpus
+    try:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        model = nn.Linear(1000, 100, bias=False, device=device)
+        sgd = torch.optim.SGD(model.parameters())
+        with _said() as messages, _nodes_of("2"):
+            optimizer = ggs.GGS(sgd, model, density, warmup_steps=2)
+            for step in range(6):
+                model.weight.grad = torch.randn_like(model.weight)
+                optimizer.step()
+                assert step >= 3 or not any("hint" in text for text in messages)
+    finally:
+        exchange_module.Auto = auto.Auto
+    return type(optimizer._exchange).__name__, [text for text in messages if "hint" in text]
+
+
+@pytest.mark.parametrize(("density", "hints"), [(0.2, 1), (0.001, 0)])
+def test_auto_on_gpus_that_share_nodes_hints_once_and_keeps_the_algorithm(
+    workers: WorkerPool, density: float, hints: int
+) -> None:
+    found = workers.run(4, _hinted, density)
+    assert [name for name, _ in found] == ["_AsOnGpus"] * 4
+    assert [len(told) for _, told in found] == [hints, 0, 0, 0]
+    for text in found[0][1]:
+        assert text.startswith("hint: exchange=hierarchical would send ")

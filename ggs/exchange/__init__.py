@@ -8,8 +8,11 @@ the mean of the residuals plus what arrived in the weights equal to the mean of 
 ``allgather``     every selection to every worker; the bytes grow with their number
 ``split``         by index range, with a second selection by the range's owner; flat in their number
 ``hierarchical``  gradients averaged inside a node; between nodes, each process its share of the model
-``auto``          whichever the cost model finds cheapest
+``auto``          allgather or split, whichever the cost model finds cheaper
 ================  =====================================================================================
+
+All but ``hierarchical`` are one algorithm: each worker's optimizer sees its own gradient. There it sees the
+node's mean gradient, and a node counts as one worker; so ``auto`` never takes it by itself.
 """
 
 import logging
@@ -21,7 +24,7 @@ import torch
 from ggs.collectives import Collectives
 from ggs.errors import ConfigurationError
 from ggs.exchange.allgather import AllGather
-from ggs.exchange.auto import Auto, prefers_hierarchical
+from ggs.exchange.auto import Auto
 from ggs.exchange.base import Exchange, Task, Update
 from ggs.exchange.hierarchical import Hierarchical
 from ggs.exchange.split import Split
@@ -46,13 +49,11 @@ def create(
     name: ExchangeName,
     collectives: Collectives,
     task: Task,
-    count: int,
     workers_per_node: int | None = None,
 ) -> Exchange:
     """The exchange called ``name``; a single worker needs none and gets the simplest. A collective.
 
     Args:
-        count: how many elements are selected in a step, where "auto" chooses once for all.
         workers_per_node: None for what the launcher says in LOCAL_WORLD_SIZE. Ranks are numbered node
             by node.
 
@@ -61,30 +62,38 @@ def create(
     """
     if collectives.size == 1:
         return AllGather(collectives, task)
-    local = node_size(workers_per_node)
-    if name == "hierarchical":
-        if local is None:
-            raise ConfigurationError(
-                "exchange is 'hierarchical' but LOCAL_WORLD_SIZE is not set: give workers_per_node"
-            )
-        if collectives.size % local:
-            raise ConfigurationError(
-                f"exchange is 'hierarchical' but {local} workers per node do not divide the "
-                f"{collectives.size} workers: start equally many on every node, or choose 'split'"
-            )
-        return _hierarchical(collectives, task, local)
+    local = _node_size(workers_per_node, collectives)
+    if (averaging := averaging_workers(name, collectives.size, local)) > 1:
+        return _hierarchical(collectives, task, averaging)
     if name == "allgather":
         return AllGather(collectives, task)
     if name == "split":
         return Split(collectives, task)
-    local = _common(collectives, local, task)
-    if (
-        1 < local < collectives.size
-        and task.residual.device.type == "cuda"
-        and prefers_hierarchical(task.numel, count, collectives.size, local, task.values_format)
-    ):
-        return _hierarchical(collectives, task, local)
-    return Auto(collectives, task, local)
+    return Auto(collectives, task, _common(collectives, local, task), hints=name == "auto")
+
+
+def averaging_workers(name: str, size: int, local: int | None) -> int:
+    """How many workers average their gradients first: ``local`` in "hierarchical", else 1, none.
+
+    Args:
+        size: workers in all.
+        local: workers on each node; None if unknown.
+
+    Raises ConfigurationError for "hierarchical" where ``local`` is unknown or does not divide ``size``.
+    """
+    if name != "hierarchical" or size == 1:
+        return 1
+    if local is None:
+        raise ConfigurationError(
+            "exchange is 'hierarchical' but how the workers lie on nodes is unknown: LOCAL_WORLD_SIZE is "
+            "not set, or process_group has not equally many of each node: give workers_per_node"
+        )
+    if size % local:
+        raise ConfigurationError(
+            f"exchange is 'hierarchical' but {local} workers per node do not divide the {size} "
+            "workers: start equally many on every node, or choose 'split'"
+        )
+    return local
 
 
 def _common(collectives: Collectives, local: int | None, task: Task) -> int:
@@ -96,8 +105,6 @@ def _common(collectives: Collectives, local: int | None, task: Task) -> int:
 
 
 def _hierarchical(collectives: Collectives, task: Task, local: int) -> Exchange:
-    if local == 1:
-        return Auto(collectives, task)
     first = collectives.rank // local * local
     node = collectives.subgroup(range(first, first + local), counted=False)
     across = range(collectives.rank - first, collectives.size, local)
@@ -110,9 +117,17 @@ def _hierarchical(collectives: Collectives, task: Task, local: int) -> Exchange:
     return Hierarchical(collectives, node, peers, task, lambda c, t: Auto(c, t, local))
 
 
-def node_size(workers_per_node: int | None) -> int | None:
+def stated_node_size(workers_per_node: int | None) -> int | None:
     """Workers on each node: as given, or as the launcher says in LOCAL_WORLD_SIZE; None if neither."""
     if workers_per_node is not None:
         return workers_per_node
     text = os.environ.get("LOCAL_WORLD_SIZE", "")
     return int(text) if text.isdecimal() and int(text) > 0 else None
+
+
+def _node_size(workers_per_node: int | None, collectives: Collectives) -> int | None:
+    """The same of the workers of ``collectives``, for which the launcher's number need not hold."""
+    stated = stated_node_size(workers_per_node)
+    if stated is None or workers_per_node is not None:
+        return stated
+    return collectives.members_per_node(stated)

@@ -1,8 +1,10 @@
-"""The exchange that the cost model finds cheapest.
+"""All-gather or split, whichever the cost model finds cheaper.
 
-The choice depends on the numbers of elements and workers alone, never on a clock, so a run can be
-repeated. All-gather delivers more elements in a step than split does, so it stays unless split is
-cheaper by a margin, on a network faster than most: a small model is never made slower.
+Both are the same algorithm, so the choice changes what a step costs and not what is trained. Hierarchical
+is another one: there is a hint where it would be cheaper, no more. The choice depends on the numbers of
+elements and workers alone, never on a clock or the network at hand, so a run can be repeated. All-gather
+delivers more elements in a step than split does, so it stays unless split is cheaper by a margin, on a
+network faster than most: a small model is never made slower.
 """
 
 import logging
@@ -10,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ggs.collectives import Collectives
-from ggs.cost import ASSUMED_CPU, ASSUMED_GPU, ExchangeCost, Network, ring_bytes
+from ggs.cost import ExchangeCost, Network, assumed, ring_bytes
 from ggs.exchange import allgather, split
 from ggs.exchange.allgather import AllGather
 from ggs.exchange.base import Exchange, Task, Update
@@ -40,13 +42,13 @@ def split_cost(numel: int, count: int, size: int, values_format: str) -> Exchang
 
 
 def hierarchical_cost(
-    numel: int, count: int, nodes: int, local: int, values_format: str, network: Network
-) -> ExchangeCost:
-    """Gradients averaged in a node of ``local`` workers; a share each between the nodes."""
+    numel: int, count: int, nodes: int, local: int, values_format: str, device_type: str
+) -> tuple[str, ExchangeCost]:
+    """Gradients averaged in a node of ``local`` workers; the exchange between the nodes of a share each."""
     share, part = -(-numel // local), -(-count // local)
-    flat = cheapest_flat(share, part, nodes, values_format, network, local)[1]
+    name, flat = choose(share, part, nodes, local, values_format, device_type)
     passed_on = flat.elements * 12 * (local - 1)
-    return replace(
+    return name, replace(
         flat,
         rounds=flat.rounds + 4 * local,
         elements=flat.elements * local,
@@ -68,12 +70,34 @@ def cheapest_flat(
     return "allgather", gather
 
 
-def prefers_hierarchical(numel: int, count: int, size: int, local: int, values_format: str) -> bool:
-    """Whether GPUs should average gradients inside their nodes and exchange between nodes only."""
-    _, flat = cheapest_flat(numel, count, size, values_format, ASSUMED_GPU, local)
-    tiers = hierarchical_cost(numel, count, size // local, local, values_format, ASSUMED_GPU)
-    seconds = tiers.seconds(ASSUMED_GPU, local)
-    return seconds * MARGIN < flat.seconds(ASSUMED_GPU, local)
+def choose(
+    numel: int, count: int, size: int, sharing: int, values_format: str, device_type: str
+) -> tuple[str, ExchangeCost]:
+    """What "auto" takes: "allgather" or "split", and its cost. The dry run and ``ggs plan`` ask here too.
+
+    Args:
+        sharing: workers on each node.
+        device_type: "cpu", or anything else for GPUs.
+    """
+    return cheapest_flat(numel, count, size, values_format, assumed(device_type), sharing)
+
+
+def hint(
+    numel: int, count: int, size: int, local: int, values_format: str, device_type: str
+) -> str | None:
+    """What to tell the owner of nodes with several GPUs where hierarchical is cheaper by the margin."""
+    if device_type == "cpu" or not 1 < local < size or size % local:
+        return None
+    _, flat = choose(numel, count, size, local, values_format, device_type)
+    _, tiers = hierarchical_cost(numel, count, size // local, local, values_format, device_type)
+    network = assumed(device_type)
+    if tiers.seconds(network, local) * MARGIN >= flat.seconds(network, local):
+        return None
+    return (
+        f"hint: exchange=hierarchical would send {tiers.node_bytes(local) / 1e6:.3f} MB instead of "
+        f"{flat.node_bytes(local) / 1e6:.3f} MB per node and step; it averages gradients inside a node "
+        "before the optimizer"
+    )
 
 
 class Auto(Exchange):
@@ -81,11 +105,15 @@ class Auto(Exchange):
 
     Args:
         sharing: workers on this node.
+        hints: whether to tell, once, where hierarchical would be cheaper.
     """
 
-    def __init__(self, collectives: Collectives, task: Task, sharing: int = 1) -> None:
+    def __init__(
+        self, collectives: Collectives, task: Task, sharing: int = 1, hints: bool = False
+    ) -> None:
         super().__init__(collectives, task)
         self._sharing = sharing
+        self._hints = hints and collectives.rank == 0
         self._exchanges = {
             "allgather": AllGather(collectives, task),
             "split": Split(collectives, task),
@@ -93,25 +121,34 @@ class Auto(Exchange):
         self.state = self._exchanges["split"].state
         self._choices: dict[int, str] = {}
         self._last = ""
+        self._last_count = -1
 
     def run(self, counts: Sequence[int], step: int) -> Iterator[Update]:
         """See ``Exchange.run``."""
-        exchange = self._exchanges[self._choose(sum(counts))]
+        count = sum(counts)
+        exchange = self._exchanges[self._choose(count)]
+        if self._hints and count == self._last_count:  # after the warm-up, whose costs soon pass
+            self._hints = False
+            if text := hint(*self._sizes(count)):
+                _log.info("%s", text)
+        self._last_count = count
         yield from exchange.run(counts, step)
         self.selected = exchange.selected
 
+    def _sizes(self, count: int) -> tuple[int, int, int, int, str, str]:
+        task = self.task
+        device = task.residual.device.type
+        return task.numel, count, self.collectives.size, self._sharing, task.values_format, device
+
     def _choose(self, count: int) -> str:
         if count not in self._choices:
-            task, size = self.task, self.collectives.size
-            network = ASSUMED_CPU if task.residual.device.type == "cpu" else ASSUMED_GPU
-            name, cost = cheapest_flat(
-                task.numel, count, size, task.values_format, network, self._sharing
-            )
+            name, cost = choose(*self._sizes(count))
             self._choices[count] = name
             if name != self._last and self.collectives.rank == 0:
                 _log.info(
                     "exchange: %s, for %s of %s elements on %d workers; sends %.3f MB a worker and step",
-                    name, f"{count:,}", f"{task.numel:,}", size, cost.bytes_sent / 1e6,
+                    name, f"{count:,}", f"{self.task.numel:,}", self.collectives.size,
+                    cost.bytes_sent / 1e6,
                 )  # fmt: skip
                 self._last = name
         return self._choices[count]

@@ -219,8 +219,9 @@ class TrainConfig(BaseModel):
     )
     exchange: Literal["auto", "allgather", "split", "hierarchical"] = Field(
         "auto",
-        description="how what is sent reaches the others: allgather to all, split by index range, "
-        "hierarchical inside a node first; auto: the cheapest",
+        description="how what is sent reaches the others: allgather to all, split by index range; auto: the "
+        "cheaper of the two; hierarchical: gradients averaged inside a node before the optimizer, and sent "
+        "between nodes only",
         json_schema_extra=_SPARSE,
     )
     workers_per_node: int | None = Field(

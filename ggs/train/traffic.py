@@ -5,12 +5,11 @@ from itertools import pairwise
 
 import torch
 
-from ggs.cost import ASSUMED_CPU, ASSUMED_GPU, ring_bytes
-from ggs.errors import ConfigurationError
-from ggs.exchange import allgather, split
-from ggs.exchange.auto import cheapest_flat, prefers_hierarchical
+from ggs.cost import ring_bytes
+from ggs.exchange import allgather, averaging_workers, split
+from ggs.exchange.auto import choose
 from ggs.exchange.base import cut
-from ggs.flat import FlatParameters
+from ggs.residual import ResidualOptimizer
 from ggs.schedule import selected_count
 from ggs.train.config import TrainConfig
 from ggs.wrapper import DistributedOptimizer
@@ -53,9 +52,9 @@ def foretell(
     own = sum(p.numel() * p.element_size() for p in optimizer.model.parameters() if p.requires_grad)
     dense = int(ring_bytes(own, workers))
     agreement = int(ring_bytes(agreed, workers))
-    if config.method == "dense":
+    if not isinstance(optimizer, ResidualOptimizer):
         return Traffic("all-reduce", 0, agreement + int(ring_bytes(shared, workers)), dense)
-    flat = FlatParameters(optimizer.shared, optimizer.strides, config.dense_below)
+    flat = optimizer.flat
     segments = flat.segments(per_tensor=config.scope == "tensor")
     numel = flat.numel - flat.dense_numel
     counts = [selected_count(part, config.density) for _, part in segments]
@@ -74,25 +73,12 @@ def _exchange(
     device: torch.device,
 ) -> tuple[str, int]:
     """The exchange that ``config`` leads to, and the bytes that the worker that sends most sends."""
-    numel, count = offsets[-1], sum(counts)
     local = config.workers_per_node or local
-    name: str = config.exchange if workers > 1 else "allgather"
-    if name == "hierarchical" and workers % local:
-        raise ConfigurationError(
-            f"exchange: hierarchical needs equally many workers on every node, but {local} do not "
-            f"divide {workers}; give another --workers-per-node, or split"
-        )
-    if (
-        name == "auto"
-        and 1 < local < workers
-        and workers % local == 0
-        and device.type == "cuda"
-        and prefers_hierarchical(numel, count, workers, local, config.values)
-    ):
-        name = "hierarchical"
-    if name != "hierarchical" or local == 1:
-        name = "auto" if name == "hierarchical" else name
-        return _flat(name, offsets, counts, workers, local, config.values, device)
+    averaging = averaging_workers(config.exchange, workers, local)
+    if averaging == 1:
+        sharing = 1 if workers % local else local
+        return _flat(config.exchange, offsets, counts, workers, sharing, config.values, device)
+    numel = offsets[-1]
     borders = [numel * rank // local for rank in range(local + 1)]
     found = [
         _flat(
@@ -120,9 +106,8 @@ def _flat(
     device: torch.device,
 ) -> tuple[str, int]:
     numel, count = offsets[-1], sum(counts)
-    if name == "auto":
-        network = ASSUMED_CPU if device.type == "cpu" else ASSUMED_GPU
-        name, _ = cheapest_flat(numel, count, workers, values, network, local)
+    if workers == 1 or name not in ("allgather", "split"):
+        name, _ = choose(numel, count, workers, local, values, device.type)
     if name == "split":
         found = split.ranges(offsets, tuple(counts), workers, values, None)
         return name, split.bytes_sent(found, values)

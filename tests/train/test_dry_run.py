@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from ggs.errors import ConfigurationError, UnsupportedError
+from ggs.flat import FlatParameters
 from ggs.pai import exit_codes
 from ggs.train.arguments import build
 from ggs.train.config import TrainConfig
@@ -72,6 +73,20 @@ def test_bytes_by_index_range_are_foretold_closely(tmp_path: Path, workers: Work
     assert f"about {found.traffic.bytes_sent:,} B per worker" in describe(found)
 
 
+def test_it_copies_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is sent follows from the run's own index space; a second one would be as large as the model."""
+    built = []
+    make = FlatParameters.__init__
+
+    def counted(self: FlatParameters, *rest: Any) -> None:
+        built.append(self)
+        make(self, *rest)
+
+    monkeypatch.setattr(FlatParameters, "__init__", counted)
+    dry_run(config_for(workers=2))
+    assert len(built) == 1
+
+
 def test_many_workers_send_no_more_than_a_few() -> None:
     """Beyond some number of workers the exchange is by index range."""
     settings = {"model": "resnet18", "image_size": 32, "density": 0.01, "batch_size": 2}
@@ -111,7 +126,7 @@ def test_the_memory_is_that_of_what_is_kept() -> None:
 
 
 def test_what_would_fail_later_fails_now() -> None:
-    with pytest.raises(ConfigurationError, match="2 do not divide 3"):
+    with pytest.raises(ConfigurationError, match="2 workers per node do not divide the 3 workers"):
         dry_run(config_for(workers=3, exchange="hierarchical", workers_per_node=2))
     with pytest.raises(ConfigurationError, match=r"images per step, but mnist5k has 4,000"):
         dry_run(config_for(workers=8, batch_size=1000))
