@@ -9,7 +9,6 @@ prediction of ``ggs plan`` for it. The last line is JSON with the largest relati
 import argparse
 import functools
 import json
-import math
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,8 +42,7 @@ def overhead(rows: list[Row], method: str) -> Overhead:
         step, base = row["step_ms"] / 1e3, floor[row["model"], row["network"]]
         wire = row["bytes"] * 8 / RATES[row["network"]]
         if not overlaps or row["network"] == "unshaped":
-            numel = sum(map(math.prod, shapes(row["model"])))
-            arithmetic.append((numel / step, (step - base - wire) / step))
+            arithmetic.append((shapes(row["model"]).numel / step, (step - base - wire) / step))
         else:  # here the network takes longer than the arithmetic
             hidden.append((base / step, (base + wire - step) / step))
     return Overhead(_slope(arithmetic), _slope(hidden) if overlaps else None)

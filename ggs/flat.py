@@ -47,6 +47,12 @@ class Chunk:
     """Float32 accumulator of half-precision weights: N workers' updates are summed before rounding."""
 
 
+def padded(numel: int, element_size: int, device_type: str) -> int:
+    """Elements of the flat index space that a parameter of ``numel`` takes up on a device."""
+    align = 1 if device_type == "cpu" else _ALIGNMENT_BYTES // element_size
+    return -(-numel // align) * align
+
+
 class FlatParameters:
     """The shared parameters of a model, flattened in place.
 
@@ -86,10 +92,8 @@ class FlatParameters:
         start = offset = self.numel
         slots = []
         for name, parameter, stride in entries:
-            on_cpu = parameter.device.type == "cpu"
-            align = 1 if on_cpu else _ALIGNMENT_BYTES // parameter.element_size()
             slots.append(Slot(name, parameter, offset, parameter.numel(), stride))
-            offset += -(-parameter.numel() // align) * align
+            offset += padded(parameter.numel(), parameter.element_size(), parameter.device.type)
         first = slots[0].parameter
         weights = torch.zeros(offset - start, dtype=first.dtype, device=first.device)
         for slot in slots:

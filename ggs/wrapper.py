@@ -30,6 +30,9 @@ from ggs.support import (
     check_whole,
 )
 
+_CHECK_BYTES = 8
+"""Of the agreement on a step: a checksum of its facts, and the complement."""
+
 
 class DistributedOptimizer(torch.optim.Optimizer):
     """A torch optimizer whose steps are agreed on and exchanged by all workers of a process group."""
@@ -215,9 +218,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         flags = self.collectives.all_reduce_max_(
             torch.tensor(votes, dtype=torch.uint8, device=self.device)
         ).tolist()
-        if flags[-8:] != votes[-8:]:
+        if flags[-_CHECK_BYTES:] != votes[-_CHECK_BYTES:]:
             raise MismatchError(self._disagreement(call))
-        return [bool(flag) for flag in flags[:-8]]
+        return [bool(flag) for flag in flags[:-_CHECK_BYTES]]
 
     def _disagreement(self, call: str) -> str:
         """What the workers do not agree on; a collective, as every worker sees that they do not."""
@@ -383,6 +386,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         raise UnsupportedError(
             f"{type(self).__name__} cannot be pickled or copied: save optimizer.state_dict() instead"
         )
+
+
+def agreement_bytes(parameters: int) -> int:
+    """What the workers all-reduce to agree on a step: whether gradients are finite, who has one, and where
+    in which schedule they are. ``parameters``: how many are shared.
+    """
+    return 1 + parameters + _CHECK_BYTES
 
 
 def _plain(value: Any) -> Any:

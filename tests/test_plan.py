@@ -9,12 +9,17 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from torch import nn
 from typer.testing import CliRunner
 
 from ggs import plan
 from ggs.cli import app
-from ggs.cost import OVERHEADS, Overhead
+from ggs.cost import OVERHEADS, Network, Overhead
 from ggs.errors import ConfigurationError
+from ggs.exchange import auto
+from ggs.train.dry_run import dry_run
+from tests.train.test_dry_run import config_for, run
+from tests.worker_pool import WorkerPool
 
 RESULTS = Path("docs") / "results" / "network.jsonl"
 
@@ -85,8 +90,102 @@ def test_what_cannot_be_is_named(change: dict[str, Any], message: str) -> None:
     ],
 )
 def test_models_of_torchvision_of_ggs_and_of_ones_own(model: str, numel: int | None) -> None:
-    found = sum(map(plan.math.prod, plan.shapes(model)))
+    found = plan.shapes(model).numel
     assert found == numel if numel else found > 0
+
+
+def model_with_batchnorm() -> nn.Module:
+    """Three kinds of parameters: shared ones, batch norm's, and frozen ones."""
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(784, 16), nn.BatchNorm1d(16), nn.Linear(16, 16), nn.Linear(16, 10)
+    )
+    model[3].requires_grad_(False)
+    return model
+
+
+def wide_model() -> nn.Module:
+    """Large enough for an exchange by index range."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 2000), nn.Linear(2000, 10))
+
+
+def test_batch_norm_and_what_is_frozen_is_told_apart() -> None:
+    found = plan.shapes("tests.test_plan:model_with_batchnorm")
+    assert found.shared == ((16, 784), (16,), (10, 16), (10,))
+    assert found.batchnorm == ((16,), (16,))
+    assert found.numel == 784 * 16 + 16 + 170 + 32
+    assert plan.shapes("densenet121").numel == 7_978_856
+
+
+def _predicted(model: str, nodes: int, density: float) -> dict[str, plan.Prediction]:
+    cluster = plan.Cluster(nodes, 0, Network(1e9, 50e-6, 8e9))
+    found = plan.predict(plan.shapes(model), cluster, 1.0, density)
+    return {prediction.method: prediction for prediction in found}
+
+
+@pytest.mark.parametrize("model", ["lenet5", "tests.test_plan:model_with_batchnorm"])
+@pytest.mark.parametrize(("nodes", "density"), [(2, 0.001), (4, 0.01)])
+def test_bytes_are_those_of_the_dry_run_and_of_the_run(
+    tmp_path: Path, workers: WorkerPool, model: str, nodes: int, density: float
+) -> None:
+    found = _predicted(model, nodes, density)
+    settings = {"model": model, "density": density}
+    told = dry_run(config_for(workers=nodes, **settings)).traffic
+    assert found["ggs"].node_bytes == told.bytes_sent
+    assert int(found["ddp"].node_bytes) == told.dense_bytes
+    config = config_for(
+        run_dir=tmp_path, log_every=1, evaluate_every=0, tensorboard=False, **settings
+    )
+    assert workers.run(nodes, run, config)[0] == [found["ggs"].node_bytes] * 3
+
+
+def test_bytes_by_index_range_are_those_of_the_dry_run() -> None:
+    model = "tests.test_plan:wide_model"
+    found = _predicted(model, 64, 0.05)["ggs"]
+    told = dry_run(config_for(workers=64, batch_size=2, model=model, density=0.05)).traffic
+    assert (found.exchange, found.node_bytes) == (told.exchange, told.bytes_sent)
+    assert found.exchange == "split"
+
+
+@pytest.mark.parametrize("bandwidth", ["100Mbit", "25Gbit", "400Gbit"])
+def test_the_exchange_is_the_librarys_whatever_the_network(bandwidth: str) -> None:
+    """It does not know how fast the network is; and it takes hierarchical only where it is asked for."""
+    text = plan.plan("resnet50", 4, 8, bandwidth, "50us", 150, 0.001, "fp32")
+    chosen, _ = auto.choose(25_557_032, 25_557, 32, 8, "fp32", "cuda")
+    rows = [line for line in text.splitlines() if line.startswith("ggs ")]
+    assert [row.split()[4] for row in rows] == [chosen, "exchange=hierarchical,"]
+    assert rows[1].endswith("exchange=hierarchical, allgather between the nodes")
+
+
+@pytest.mark.parametrize(("nodes", "gpus"), [(1, 8), (8, 1), (8, 0)])
+def test_no_hierarchical_where_nothing_is_averaged_or_nothing_leaves_the_node(
+    nodes: int, gpus: int
+) -> None:
+    text = plan.plan("resnet50", nodes, gpus, "1Gbit", "50us", 150, 0.001, "fp32")
+    assert "hierarchical" not in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"),
+    [
+        ((1.0, 0.96, 1.2), "use GGS (split): 1.20 x as fast as the best rival, ddp"),
+        ((1.0, 0.9, 1.2), "use GGS with exchange=hierarchical: 1.33 x as fast"),
+        ((1.0, 0.98, 1.04), "use GGS with exchange=hierarchical: 1.06 x as fast"),
+        ((1.0, 0.99, 1.02), "don't use GGS: ddp takes 1020.0 ms a step, GGS 1000.0 ms"),
+        ((1.0, 0.9, 0.8), "GGS with exchange=hierarchical 900.0 ms, less than 1.05 x as fast"),
+        ((1.0, 1.5, 1.2), "use GGS (split): 1.20 x"),
+    ],
+)
+def test_the_verdict_names_the_setting_that_it_needs(
+    seconds: tuple[float, float, float], says: str
+) -> None:
+    split, tiers, ddp = seconds
+    setting = "exchange=hierarchical"
+    rows = [
+        plan.Prediction("ggs", split, 1.0, "split"),
+        plan.Prediction("ggs", tiers, 1.0, f"{setting}, split between the nodes", setting),
+        plan.Prediction("ddp", ddp, 9.0),
+    ]
+    assert says in plan.verdict(rows)
 
 
 def test_times_on_gpus_are_called_estimates() -> None:
@@ -162,7 +261,7 @@ def test_the_fit_finds_what_made_the_measurements(
     noise = random.Random(0)
     rows = []
     for model, floor in plan.FLOOR_SECONDS.items():
-        numel = sum(map(plan.math.prod, plan.shapes(model)))
+        numel = plan.shapes(model).numel
         for network, rate in network_fit.RATES.items():
             sent = 8 * numel if method == "ddp" else 0.01 * numel
             step = truth.seconds(floor, truth.per_parameter * numel, sent * 8 / rate)
