@@ -1,6 +1,7 @@
 """``ggs plan``: readable input, sensible predictions, and the recorded table within 25 %."""
 
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -227,6 +228,13 @@ def test_the_command() -> None:
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0
     assert "powersgd 4" in result.stdout
+
+
+def test_the_example_in_the_documentation_is_what_it_prints(root: Path) -> None:
+    page = (root / "docs" / "performance.md").read_text()
+    found = re.search(r"```sh\nggs (plan .*)\n```\n\n```text\n(.*?)```", page, re.DOTALL)
+    assert found is not None
+    assert CliRunner().invoke(app, found[1].split()).stdout == found[2]
 
 
 @pytest.fixture
