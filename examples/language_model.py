@@ -79,6 +79,8 @@ def main() -> None:
         dist.init_process_group("nccl" if gpus >= local else "gloo")
     rank = dist.get_rank() if dist.is_initialized() else 0
     device = torch.device("cuda", rank % gpus) if gpus else torch.device("cpu")
+    if gpus:
+        torch.cuda.set_device(device)
 
     text, characters = corpus()
     training, held_out = text[: -len(text) // 10], text[-len(text) // 10 :]

@@ -55,6 +55,8 @@ def main() -> None:
     # -----------------------------------------------------------------------------------------------
 
     device = torch.device("cuda", rank % gpus) if gpus else torch.device("cpu")
+    if gpus:
+        torch.cuda.set_device(device)
     torch.manual_seed(0)
     pixels, labels = images("train")
     batch, steps_per_epoch = 16, len(labels) // (16 * workers)

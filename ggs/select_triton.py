@@ -91,7 +91,9 @@ class TritonSelector:
         for attempt in range(2):
             sampling = attempt or unsure[0]
             magnitude = self._sampled(residual, k, update) if sampling else float(expected[0])
-            found = self._attempt(residual, k, magnitude, update)
+            # Triton launches on the current device, torch's operators on their tensors' own.
+            with torch.cuda.device_of(residual):  # type: ignore[no-untyped-call]
+                found = self._attempt(residual, k, magnitude, update)
             if found is not None:
                 return found
             update = None

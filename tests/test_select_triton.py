@@ -4,7 +4,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -84,6 +86,55 @@ def test_nothing_to_select(numel: int, k: int) -> None:
     indices, values = TritonSelector(len(residual)).select_(residual, k, update)
     assert len(indices) == len(values) == 0
     assert torch.equal(residual, update)
+
+
+@interpreted
+def test_every_launch_is_on_the_residuals_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton launches on the current device, which need not be the worker's own."""
+    from ggs import select_triton
+
+    guarded: list[Tensor] = []
+    launches: list[Tensor] = []
+
+    @contextmanager
+    def device_of(tensor: Tensor) -> Iterator[None]:
+        guarded.append(tensor)
+        yield
+        guarded.pop()
+
+    class Launched:
+        def __init__(self, kernel: Any) -> None:
+            self.kernel = kernel
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            def launch(residual: Tensor, *arguments: Any) -> None:
+                assert guarded, "launched on whichever device is current"
+                assert guarded[-1] is residual
+                launches.append(residual)
+                self.kernel[grid](residual, *arguments)
+
+            return launch
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    for name in ("_count", "_move"):
+        monkeypatch.setattr(select_triton, name, Launched(getattr(select_triton, name)))
+    residual = torch.randn(3000)
+    assert select_triton.TritonSelector(3000).select_(residual, 30, torch.ones(3000)) is not None
+    assert len(launches) == 2
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_gpu_that_is_not_the_current_one_selects_too() -> None:
+    selector, residual = Selector(100_000), torch.zeros(100_000, device="cuda:1")
+    torch.cuda.set_device(0)
+    for update in steps(100_000, "normal", torch.float32):
+        expected = residual.cpu() + update
+        found = selector.accumulate_and_select_(residual, update.to("cuda:1"), 100)
+        indices, values = select_reference(expected, 100)
+        assert torch.equal(found[0].cpu(), indices)
+        assert torch.equal(found[1].cpu(), values)
+    assert torch.cuda.current_device() == 0
 
 
 @pytest.mark.cuda
