@@ -5,6 +5,7 @@ float8 and uneven gathers, and one failed collective poisons every later one, so
 travels here is float32, float64, int64 or uint8, of sizes that every rank knows beforehand.
 """
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
@@ -22,6 +23,11 @@ ProcessGroup = dist.ProcessGroup | Worker
 
 # Newer torch renames all_gather_into_tensor and warns about the old name.
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+def _world_size() -> int:
+    """Workers of the default group; 0 while there is none."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 0
 
 
 class Gathering:
@@ -61,7 +67,7 @@ class Collectives:
         if isinstance(group, Worker):
             self._here = group
             self.rank, self.size = group.rank, group.size
-        elif dist.is_available() and dist.is_initialized():
+        elif _world_size():
             self.group = dist.group.WORLD if group is None else group
             self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         elif group is not None:
@@ -93,6 +99,28 @@ class Collectives:
         members = set(Counter(nodes).values())
         alike = world % local == 0 and nodes == sorted(nodes) and len(members) == 1
         return members.pop() if alike else None
+
+    def check_joined(self) -> None:
+        """Raise UnsupportedError where a launcher started several workers and this one has no group."""
+        workers = os.environ.get("WORLD_SIZE", "")
+        if self._is_alone and workers.isdecimal() and int(workers) > 1:
+            raise UnsupportedError(
+                f"WORLD_SIZE is {workers} but torch.distributed is not initialised, and every worker would "
+                "train a model of its own: call torch.distributed.init_process_group() before "
+                "constructing the optimizer (or unset WORLD_SIZE)"
+            )
+
+    def check_still_alone(self) -> None:
+        """Raise UnsupportedError where several workers have met since this was constructed without them."""
+        if self._is_alone and _world_size() > 1:
+            raise UnsupportedError(
+                "torch.distributed was initialised after the optimizer was constructed, which would go "
+                "on alone: call torch.distributed.init_process_group() before constructing the optimizer"
+            )
+
+    @property
+    def _is_alone(self) -> bool:
+        return self.group is None and self._here is None
 
     def device_for(self, device: torch.device) -> torch.device:
         """Where a tensor must live to travel: NCCL takes none from the CPU, gloo is happiest there."""

@@ -97,6 +97,11 @@ class Worker:
             self._table.turns[following[0]].release()
 
 
+def alone() -> Worker:
+    """A group of one, for whoever is alone on purpose whatever a launcher has set."""
+    return Worker(_Table(1), 0)
+
+
 def run(size: int, function: Callable[..., T], *arguments: Any) -> list[T]:
     """Call ``function(worker, *arguments)`` once for each of ``size`` workers; their results by rank.
 

@@ -61,6 +61,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.model = model
         self.batchnorm = batchnorm_mode
         self.collectives = Collectives(process_group)
+        self.collectives.check_joined()
         local = batchnorm.local_parameters(model, batchnorm_mode)
         named = _named_parameters(optimizer, model)
         self.shared = [(n, p) for n, p in named if p not in local and p.requires_grad]
@@ -159,6 +160,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _step(self, closure: Callable[[], float] | None) -> float | None:
         self._check_outside("step()")
+        self.collectives.check_still_alone()
         loss: float | None = None
         if closure is not None:
             with torch.enable_grad():

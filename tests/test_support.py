@@ -1,6 +1,7 @@
 """What cannot work is refused at construction, with a way out."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 import ggs
+from ggs import lockstep
 from ggs.errors import UnsupportedError
 from tests.worker_pool import WorkerPool
 
@@ -156,3 +158,57 @@ def test_a_group_without_torch_distributed_is_refused() -> None:
     model = _linear()
     with pytest.raises(UnsupportedError, match="not initialised"):
         ggs.GGS(torch.optim.SGD(model.parameters()), model, process_group="x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", [ggs.GGS, ggs.Dense])
+def test_a_launched_worker_without_a_group_is_refused(
+    method: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would train a model of its own, and nobody would notice."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    model = _linear()
+    with pytest.raises(UnsupportedError) as caught:
+        method(torch.optim.SGD(model.parameters()), model)
+    assert str(caught.value) == (
+        "WORLD_SIZE is 2 but torch.distributed is not initialised, and every worker would train a model "
+        "of its own: call torch.distributed.init_process_group() before constructing the optimizer (or "
+        "unset WORLD_SIZE)"
+    )
+
+    def construct(worker: lockstep.Worker) -> int:
+        model = _linear()
+        made = method(torch.optim.SGD(model.parameters()), model, process_group=worker)
+        return int(made.collectives.size)
+
+    assert lockstep.run(3, construct) == [3, 3, 3]
+    for text in ("1", "0", "", "many"):
+        monkeypatch.setenv("WORLD_SIZE", text)
+        method(torch.optim.SGD(model.parameters()), model)
+
+
+def _joins_late(rank: int, size: int, folder: str) -> tuple[str, int]:
+    dist.barrier()  # nobody may leave while another still connects
+    dist.destroy_process_group()
+    model = _linear()
+    optimizer = ggs.GGS(torch.optim.SGD(model.parameters()), model)
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    store = dist.FileStore(f"{folder}/store", size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    dist.barrier()
+    try:
+        optimizer.step()
+    except UnsupportedError as error:
+        return str(error), optimizer.statistics.step
+    return "trained alone", optimizer.statistics.step
+
+
+def test_a_group_that_comes_after_the_optimizer_is_refused(
+    workers: WorkerPool, tmp_path: Path
+) -> None:
+    for message, steps in workers.run(2, _joins_late, str(tmp_path)):
+        assert message == (
+            "torch.distributed was initialised after the optimizer was constructed, which would go on "
+            "alone: call torch.distributed.init_process_group() before constructing the optimizer"
+        )
+        assert steps == 1

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ggs.collectives import Collectives
+from ggs.lockstep import alone
 from ggs.pai.launch import visible_devices
 from ggs.pai.placement import is_worker, place
 from ggs.schedule import selected_count
@@ -77,7 +78,7 @@ def dry_run(config: TrainConfig) -> DryRun:
     channels = models.input_channels(config.model, spec.channels)
     model = build_model(config, spec, channels, device)
     inner = build_optimizer(config, model.parameters())
-    optimizer = distribute(config, inner, model, plan.density_warmup, None)
+    optimizer = distribute(config, inner, model, plan.density_warmup, alone())
     optimizer.collectives = counted = _CountedAgreement()
     one_step = Plan(1, plan.steps_per_epoch, plan.density_warmup, 0, 0)
     trainer = Trainer(config, one_step, model, optimizer, images, Collectives(), device)

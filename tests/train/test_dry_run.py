@@ -152,3 +152,18 @@ def test_the_command_leaves_nothing_behind(tmp_path: Path) -> None:
     assert "61,706 parameters in 10 tensors" in done.stdout
     assert "nothing was trained or written" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_of_a_launcher_tries_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under torchrun it is one of several that never meet."""
+    alone = dry_run(config_for(workers=2)).traffic
+    for name, value in {
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "x",
+        "MASTER_PORT": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    found = dry_run(config_for())
+    assert found.workers == 2
+    assert found.traffic == alone
