@@ -1,7 +1,8 @@
 """The message codec in vectorised torch: any device, and the plain twin of the compiled one.
 
 Both write the same bytes. Every float operation here is one IEEE operation on float32 (float64
-for the mean of `sign`) in a fixed order, with no fused multiply-add, so devices agree bit by bit.
+for the mean of `sign`) in a fixed order, with no fused multiply-add, and divisors are tensors on the
+device, so devices agree bit by bit.
 """
 
 import torch
@@ -91,7 +92,9 @@ def _blocks(values: Tensor) -> Tensor:
 
 def _levels(low: Tensor, high: Tensor, level: Tensor, top: int) -> Tensor:
     """Magnitude of `level`: low + (high - low) (level / top)^2 with 16 significant bits."""
-    share = (level * level).to(torch.float32) / float(top * top)
+    # CUDA multiplies by the reciprocal of a number, and of a tensor on the CPU; that rounds twice.
+    whole = torch.full((), float(top * top), device=level.device)
+    share = (level * level).to(torch.float32) / whole
     exact = low + (high - low) * share
     # 16 bits, so that value - sent needs no more than float32's 24.
     return (exact.view(torch.int32) & -256).view(torch.float32)

@@ -2,12 +2,14 @@
 
 import math
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ggs import wire, wire_cpu, wire_torch
 from ggs.errors import ConfigurationError, WireError
@@ -88,6 +90,33 @@ def test_both_codecs_write_the_same_bytes(
         sents.append(sent)
     assert torch.equal(*messages)
     assert torch.equal(*sents)
+
+
+class _DividesAsCUDA(TorchDispatchMode):
+    """CUDA's division by a number that is not a tensor there multiplies by its reciprocal."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._overloadpacket in (torch.ops.aten.div, torch.ops.aten.div_):
+            assert not kwargs
+            dividend, divisor = args
+            if not isinstance(divisor, Tensor):
+                return dividend * (torch.ones((), dtype=dividend.dtype) / divisor)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("form", wire.VALUES_FORMATS)
+def test_the_bytes_do_not_depend_on_how_a_device_divides(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    indices, values = selection(40_000, 20_000, 3, 1.0, torch.float32)
+    message, sent = wire.encode(indices, values, 40_000, form)
+    monkeypatch.setattr(wire, "_codec", lambda device: wire_torch)
+    with _DividesAsCUDA():
+        other, other_sent = wire.encode(indices, values, 40_000, form)
+        _, decoded = wire.decode(message, 40_000, 20_000, form)
+    assert torch.equal(other, message)
+    assert torch.equal(other_sent, sent)
+    assert torch.equal(decoded, sent)
 
 
 @BOTH
