@@ -112,7 +112,8 @@ class RunFolder:
 
     def save_weights(self, model: nn.Module) -> None:
         """Write ``model.safetensors``; ``model.load_state_dict(safetensors.torch.load_file(path))``."""
-        # GGS makes the weights views of one buffer, which safetensors would refuse: write copies.
+        # safetensors refuses tied weights, which are one tensor under two names: write copies. Views of
+        # one buffer, as GGS makes of the weights, it would take.
         state = {
             name: tensor.detach().cpu().contiguous().clone()
             for name, tensor in model.state_dict().items()
