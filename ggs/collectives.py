@@ -1,8 +1,9 @@
 """The process group as GGS sees it: the few collectives it uses, with every byte counted.
 
 This is the only module that calls ``torch.distributed`` collectives. Gloo fails on int16, uint16,
-float8 and uneven gathers, and one failed collective poisons every later one, so everything that
-travels here is float32, float64, int64 or uint8, of sizes that every rank knows beforehand.
+float8 and uneven gathers, and one failed collective poisons every later one. So what a model may hold
+of any type travels as its bytes (broadcast), messages and facts are uint8 and int64, sums are of float32,
+float64 or gradients' own type (float16 and bfloat16 too), and every rank knows all sizes beforehand.
 """
 
 import os
@@ -187,13 +188,15 @@ class Collectives:
         return self._all_reduce(values, dist.ReduceOp.MAX, "waiting")
 
     def broadcast_(self, values: Tensor, source: int = 0) -> Tensor:
-        """Overwrite ``values`` with those of the group's rank ``source``. Not counted: set-up only."""
+        """Overwrite ``values``, of any type, with those of the group's rank ``source``. Not counted."""
         if self.size > 1:
             if self._here:
                 travelling = self._here.broadcast(values.detach(), source)
             else:
                 travelling = values.detach().to(self.device_for(values.device)).contiguous()
-                dist.broadcast(travelling, group_src=source, group=self.group)
+                travelling = travelling.resolve_conj().resolve_neg()
+                raw = travelling.view(-1).view(torch.uint8)  # the backends lack some types
+                dist.broadcast(raw, group_src=source, group=self.group)
             with torch.no_grad():
                 values.copy_(travelling)
         return values

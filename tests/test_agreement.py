@@ -113,6 +113,44 @@ def test_settings_that_drift_apart_stop_every_worker(kind: str, drift: str, word
         for step in range(5):
             backward(model, step, worker.rank)
             if odd and step == 2 and drift == "lr":
+def _odd_buffers(rank: int) -> dict[str, torch.Tensor]:
+    """Of every type and memory layout, other values on every rank."""
+    numbers = torch.arange(24).view(4, 6) % 7 + rank
+    unusual = ("int8", "int16", "uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2")
+    usual = ("uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+    found = {kind: numbers.to(getattr(torch, kind)) for kind in unusual + usual}
+    complexes = torch.complex(numbers.float(), numbers.float() + 0.5)
+    return found | {
+        "bool": numbers % 2 == 0,
+        "complex64": complexes,
+        "complex128": complexes.to(torch.complex128).t(),
+        "conjugate": complexes.conj(),
+        "negative": complexes.conj().imag,
+        "gaps": numbers.to(torch.int16)[:, ::2],
+        "transposed": numbers.to(torch.int16).t(),
+        "number": torch.tensor(rank, dtype=torch.int16),
+        "flag": torch.tensor(rank == 0),
+        "empty": torch.zeros(0, 3, dtype=torch.uint16),
+    }
+
+
+def _shown(buffers: dict[str, torch.Tensor]) -> dict[str, tuple[torch.dtype, Any]]:
+    return {name: (value.dtype, value.tolist()) for name, value in buffers.items()}
+
+
+def _take_over_buffers(rank: int, size: int) -> dict[str, tuple[torch.dtype, Any]]:
+    model = nn.Linear(2, 2)
+    for name, value in _odd_buffers(rank).items():
+        model.register_buffer(f"of_{name}", value)
+    ggs.Dense(torch.optim.SGD(model.parameters()), model)
+    return _shown({name[3:]: value for name, value in model.named_buffers()})
+
+
+def test_buffers_of_every_type_come_from_rank_0(workers: WorkerPool) -> None:
+    for found in workers.run(2, _take_over_buffers):
+        assert found == _shown(_odd_buffers(0))
+
+
                 optimizer.param_groups[0]["lr"] *= 0.5
             try:
                 optimizer.step()
