@@ -101,6 +101,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             "GGS version": __version__,
             "class": type(self).__name__,
             "settings": settings,
+            "device": self.device.type,  # the flat layout depends on it
             "inner optimizer": type(self.inner).__name__,
             "parameter group": {
                 str(index): {

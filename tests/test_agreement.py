@@ -66,6 +66,34 @@ def test_equal_workers_agree(workers: WorkerPool) -> None:
     assert workers.run(3, _construct, "") == ["", "", ""]
 
 
+class OnAGPU(ggs.GGS):
+    """As a worker whose model is on a GPU describes itself."""
+
+    def _description(self, *arguments: Any) -> dict[str, Any]:
+        return super()._description(*arguments) | {"class": "GGS", "device": "cuda"}
+
+
+@pytest.mark.parametrize("gpu", [0, 2])
+def test_workers_on_cpus_and_gpus_are_refused(gpu: int) -> None:
+    """Padding would give an index another meaning there."""
+
+    def construct(worker: lockstep.Worker) -> str:
+        model = build("plain")
+        kind = OnAGPU if worker.rank == gpu else ggs.GGS
+        with pytest.raises(MismatchError) as caught:
+            kind(torch.optim.Adam(model.parameters()), model, process_group=worker)
+        return str(caught.value)
+
+    words = (
+        'rank 2 differs from rank 0 in device: "cpu" on rank 0, "cuda" here'
+        if gpu == 2
+        else 'rank 1 differs from rank 0 in device: "cuda" on rank 0, "cpu" here'
+    )
+    for message in lockstep.run(3, construct):
+        assert message.startswith(words)
+        assert "\n" not in message
+
+
 def _start(rank: int, size: int) -> dict[str, torch.Tensor]:
     model = build("batchnorm", seed=rank)
     model[1].running_mean.fill_(rank + 1)
@@ -85,34 +113,6 @@ def test_everyone_starts_from_rank_0(workers: WorkerPool) -> None:
             assert torch.equal(state[name], value), name
 
 
-@pytest.mark.parametrize(
-    ("kind", "drift", "words"),
-    [
-        ("adamw", "lr", "learning rate times decoupled weight decay"),
-        ("adamw", "density", "density is"),
-        ("adam", "density", "density is"),
-        ("dense", "lr", "learning rates and weight decays"),
-    ],
-)
-def test_settings_that_drift_apart_stop_every_worker(kind: str, drift: str, words: str) -> None:
-    def train(worker: lockstep.Worker) -> str:
-        model = build("plain")
-        odd = worker.rank == 1
-        if kind == "dense":
-            optimizer: Any = ggs.Dense(
-                torch.optim.Adam(model.parameters()), model, process_group=worker
-            )
-        else:
-            inner = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind](model.parameters())
-            optimizer = ggs.GGS(
-                inner,
-                model,
-                lambda step: 0.2 if odd and step == 2 and drift == "density" else 0.1,
-                process_group=worker,
-            )
-        for step in range(5):
-            backward(model, step, worker.rank)
-            if odd and step == 2 and drift == "lr":
 def _odd_buffers(rank: int) -> dict[str, torch.Tensor]:
     """Of every type and memory layout, other values on every rank."""
     numbers = torch.arange(24).view(4, 6) % 7 + rank
@@ -151,6 +151,34 @@ def test_buffers_of_every_type_come_from_rank_0(workers: WorkerPool) -> None:
         assert found == _shown(_odd_buffers(0))
 
 
+@pytest.mark.parametrize(
+    ("kind", "drift", "words"),
+    [
+        ("adamw", "lr", "learning rate times decoupled weight decay"),
+        ("adamw", "density", "density is"),
+        ("adam", "density", "density is"),
+        ("dense", "lr", "learning rates and weight decays"),
+    ],
+)
+def test_settings_that_drift_apart_stop_every_worker(kind: str, drift: str, words: str) -> None:
+    def train(worker: lockstep.Worker) -> str:
+        model = build("plain")
+        odd = worker.rank == 1
+        if kind == "dense":
+            optimizer: Any = ggs.Dense(
+                torch.optim.Adam(model.parameters()), model, process_group=worker
+            )
+        else:
+            inner = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind](model.parameters())
+            optimizer = ggs.GGS(
+                inner,
+                model,
+                lambda step: 0.2 if odd and step == 2 and drift == "density" else 0.1,
+                process_group=worker,
+            )
+        for step in range(5):
+            backward(model, step, worker.rank)
+            if odd and step == 2 and drift == "lr":
                 optimizer.param_groups[0]["lr"] *= 0.5
             try:
                 optimizer.step()
