@@ -201,6 +201,11 @@ class DeepGradientCompression(_OnGradients):
         for name, velocity in self._local_velocity.items():
             velocity.copy_(own["velocity"][name])
 
+    def _reset_own_state(self) -> None:
+        super()._reset_own_state()
+        for velocity in (self.velocity, *self._local_velocity.values()):
+            velocity.zero_()
+
 
 def _momentum_step(
     velocity: Tensor, gradient: Tensor | None, momentum: float, nesterov: bool

@@ -1,5 +1,6 @@
 """What GGS and its rivals share: a residual, and the exchange of its largest elements."""
 
+import copy
 from abc import abstractmethod
 from typing import Any, Literal, get_args
 
@@ -79,6 +80,7 @@ class ResidualOptimizer(DistributedOptimizer):
         offsets = (*(start for start, _ in self._segments), len(self._sparse))
         task = Task(self._sparse, offsets, values, self._check_finite)
         self._exchange = exchanges.create(exchange, self.collectives, task, workers_per_node)
+        self._first_exchange_state = copy.deepcopy(self._exchange.state)
 
     @property
     def flat(self) -> FlatParameters:
@@ -184,7 +186,17 @@ class ResidualOptimizer(DistributedOptimizer):
         for slot in self._flat.slots:
             slot.view(self.residual).copy_(own["residual"][slot.name])
         self._exchange.forget_others()
+        self._reset_exchange()
         self._exchange.state.update(own["exchange"])
+
+    def _reset_own_state(self) -> None:
+        super()._reset_own_state()
+        self.residual.zero_()
+        self._reset_exchange()
+
+    def _reset_exchange(self) -> None:
+        self._exchange.state.clear()  # in place: an exchange shares it with those it is made of
+        self._exchange.state.update(copy.deepcopy(self._first_exchange_state))
 
 
 def _schedule(density: float | DensitySchedule, warmup_steps: int) -> DensitySchedule:

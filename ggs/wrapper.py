@@ -333,8 +333,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take back what ``state_dict`` gave on the same rank.
 
-        A state of the plain inner optimizer, without "ggs", is accepted too: training then starts with
-        an empty residual. Load the model's state before this one.
+        Wrap first, then load the model's state, then this one: constructing gives every worker rank 0's
+        weights and buffers, and with them rank 0's batch-norm layers.
+
+        A state of the plain inner optimizer, without "ggs", is accepted too: training then starts at step
+        0 with an empty residual, as after constructing.
         """
         self._check_outside("load_state_dict()")
         plain = {key: value for key, value in state_dict.items() if key != "ggs"}
@@ -345,6 +348,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._follow_inner()
         if own is not None:
             self._load_own_state(own)
+        else:
+            self._reset_own_state()
         self._running.keep()
 
     def _own_state(self) -> dict[str, Any]:
@@ -375,6 +380,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
             own["consecutive_skips"],
             own["skipped_steps"],
         )
+
+    def _reset_own_state(self) -> None:
+        """Be as constructed."""
+        self.statistics = StepStatistics(0, 0, 0, 0, self.statistics.numel, False, 0, 0)
 
     def __repr__(self) -> str:
         settings = {**self._shown(), "workers": str(self.collectives.size)}

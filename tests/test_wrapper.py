@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import ggs
+from ggs import lockstep
 from ggs.errors import ConfigurationError, UnsupportedError
 from tests.models import backward, batch, build
 from tests.worker_pool import WorkerPool
@@ -208,6 +209,57 @@ def test_a_plain_optimizers_state_is_accepted(method: str) -> None:
     backward(model, 1, 0)
     optimizer.step()
     assert optimizer.state[model[1].weight]["step"] == 2
+
+
+@pytest.mark.parametrize("method", ["ggs", "dense", "gs", "dgc"])
+def test_a_plain_state_makes_a_used_optimizer_a_fresh_one(method: str) -> None:
+    def make(model: nn.Module, worker: lockstep.Worker) -> Any:
+        inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        if method == "dense":
+            return ggs.Dense(inner, model, batchnorm="average", process_group=worker)
+        kinds = {
+            "ggs": ggs.GGS,
+            "gs": ggs.GradientSparsification,
+            "dgc": ggs.DeepGradientCompression,
+        }
+        return kinds[method](
+            inner, model, 0.05, warmup_steps=3, exchange="split", process_group=worker
+        )
+
+    def train(worker: lockstep.Worker) -> dict[str, Any]:
+        rank = worker.rank
+        alone = build("batchnorm")
+        plain = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
+        backward(alone, 50, rank)
+        plain.step()
+        models = [build("batchnorm"), build("batchnorm")]
+        used, fresh = (make(model, worker) for model in models)
+        for step in range(6):
+            backward(models[0], step, rank)
+            used.step()
+        before = copy.deepcopy(used.state_dict()["ggs"])
+        models[1].load_state_dict(models[0].state_dict())
+        for optimizer in (used, fresh):
+            optimizer.load_state_dict(copy.deepcopy(plain.state_dict()))
+        assert used.statistics == fresh.statistics
+        loaded = copy.deepcopy((used.state_dict()["ggs"], fresh.state_dict()["ggs"]))
+        for step in range(6, 12):
+            for model, optimizer in zip(models, (used, fresh), strict=True):
+                backward(model, step, rank)
+                optimizer.step()
+        after = [
+            (m.state_dict(), o.state_dict()) for m, o in zip(models, (used, fresh), strict=True)
+        ]
+        return {"before": before, "loaded": loaded, "after": copy.deepcopy(after)}
+
+    for result in lockstep.run(2, train):
+        for one, other in (result["loaded"], result["after"]):
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
+        assert result["before"]["step"] == 6
+        if method != "dense":
+            assert result["before"]["exchange"]["bounds"] is not None
+            assert result["loaded"][0]["exchange"]["bounds"] is None
+            assert any(bool(r.any()) for r in result["before"]["residual"].values())
 
 
 @METHODS
