@@ -25,7 +25,8 @@ class GGS(ResidualOptimizer):
     >>> optimizer = ggs.GGS(torch.optim.Adam(model.parameters()), model, density=0.001)
 
     All workers of the process group construct it together, take rank 0's parameters, and then call
-    ``step()`` equally often. Without an initialised process group it works in one process alone.
+    ``step()`` equally often. Without an initialised process group it works in one process alone
+    (and is refused where WORLD_SIZE says that a launcher started several).
 
     The weights become views of one flat buffer: move or convert the model before, not after. Each
     worker's residual (one float32 number per shared parameter) is part of ``state_dict()``, which

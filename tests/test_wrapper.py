@@ -409,6 +409,49 @@ def test_torchs_scaler_works_with_a_local_scale(workers: WorkerPool) -> None:
     assert finite
 
 
+def test_a_worker_without_gradients_keeps_the_common_scale() -> None:
+    """Also before its first loss, where torch has no scale yet, and where another worker overflows."""
+
+    def train(worker: lockstep.Worker) -> list[tuple[float, bool]]:
+        model = build("plain")
+        sgd = torch.optim.SGD(model.parameters(), lr=0.01)
+        optimizer = ggs.GGS(sgd, model, density=0.1, process_group=worker)
+        scaler = ggs.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
+        found = []
+        for step in range(9):
+            optimizer.zero_grad()
+            images, classes = batch(step, worker.rank)
+            if worker.rank == 0 or step not in (0, 3, 5):
+                loss = nn.functional.cross_entropy(model(images), classes)
+                scaler.scale(loss * (float("inf") if step == 5 else 1.0)).backward()
+            if step % 2 == 0:
+                scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+            found.append((scaler.get_scale(), optimizer.statistics.skipped))
+        return found
+
+    first, second = lockstep.run(2, train)
+    assert first == second
+    assert [skipped for _, skipped in first] == [step == 5 for step in range(9)]
+    assert [scale / 2.0**10 for scale, _ in first] == [1, 1, 2, 2, 2, 1, 1, 1, 2]
+
+
+def test_a_disabled_scaler_steps_as_without_one() -> None:
+    models = [build("plain"), build("plain")]
+    optimizers = [wrap("ggs", model) for model in models]
+    scaler = ggs.GradScaler("cpu", enabled=False)
+    for step in range(3):
+        for model in models:
+            backward(model, step, 0)
+        optimizers[0].step()
+        scaler.unscale_(optimizers[1])
+        scaler.step(optimizers[1])
+        scaler.update()
+    for expected, found in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(expected, found)
+
+
 def test_scaled_gradients_are_unscaled_exactly_once() -> None:
     plain, wrapped = build("plain"), build("plain")
     reference = torch.optim.Adam(plain.parameters(), lr=0.01)
