@@ -1,6 +1,7 @@
 """BN-LG: what is local, what is averaged, and that training does not notice an evaluation."""
 
 import copy
+import io
 from typing import Any
 
 import pytest
@@ -219,3 +220,54 @@ def test_all_workers_count_the_same_batches_inside(mode: str, expected: int) -> 
         assert before == after == [3 - rank] * len(before)
         assert len(before) == 2
         assert inside == [expected] * 2
+
+
+@pytest.mark.parametrize("method", ["ggs", "dense"])
+@pytest.mark.parametrize("wrap_first", [True, False])
+def test_who_wraps_first_and_then_loads_goes_on_bit_for_bit(method: str, wrap_first: bool) -> None:
+    """In the other order, wrapping replaces each worker's batch-norm layers by rank 0's."""
+
+    def train(worker: lockstep.Worker) -> tuple[bool, bool]:
+        def fresh(saved: Any = None) -> tuple[nn.Module, Any]:
+            model = build("batchnorm")
+            if saved is not None and not wrap_first:
+                model.load_state_dict(saved["model"])
+            inner = torch.optim.Adam(model.parameters(), lr=0.01)
+            optimizer: Any = (
+                ggs.GGS(inner, model, 0.1, warmup_steps=6, process_group=worker)
+                if method == "ggs"
+                else ggs.Dense(inner, model, batchnorm="average", process_group=worker)
+            )
+            if saved is not None:
+                if wrap_first:
+                    model.load_state_dict(saved["model"])
+                optimizer.load_state_dict(saved["optimizer"])
+            return model, optimizer
+
+        def steps(model: nn.Module, optimizer: Any, start: int, stop: int) -> None:
+            for step in range(start, stop):
+                backward(model, step, worker.rank)
+                optimizer.step()
+
+        def equal(one: nn.Module, other: nn.Module) -> bool:
+            pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+            return all(torch.equal(a, b) for a, b in pairs)
+
+        model, optimizer = fresh()
+        steps(model, optimizer, 0, 4)
+        file = io.BytesIO()
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+        file.seek(0)
+        resumed, resumed_optimizer = fresh(torch.load(file))
+        restored = equal(model, resumed)
+        steps(model, optimizer, 4, 10)
+        steps(resumed, resumed_optimizer, 4, 10)
+        return restored, equal(model, resumed)
+
+    first, second = lockstep.run(2, train)
+    if wrap_first:
+        assert first == second == (True, True)
+    else:
+        assert first[0]
+        assert not second[0]
+        assert not second[1]
