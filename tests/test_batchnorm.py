@@ -271,3 +271,61 @@ def test_who_wraps_first_and_then_loads_goes_on_bit_for_bit(method: str, wrap_fi
         assert first[0]
         assert not second[0]
         assert not second[1]
+
+
+class Codebook(nn.Module):
+    """A buffer that follows the local batches, one of another type, and a cache that grows with them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("uses", torch.zeros((), dtype=torch.int16))
+        self.register_buffer("cache", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.mean.lerp_(x.detach().mean((0, 2, 3)), 0.5)
+            self.uses += 1
+            self.cache = torch.ones(2 + round(10 * abs(float(self.mean[0]))))
+        return x - self.mean.view(3, 1, 1)
+
+
+@pytest.mark.parametrize("mode", ["average", "dense", "recalibrate", "local"])
+@pytest.mark.parametrize("name", ["batchnorm", "plain"])
+def test_other_buffers_are_rank_0s_inside_and_local_outside(mode: str, name: str) -> None:
+    names = ("0.mean", "0.uses", "1.running_mean")
+
+    def train(worker: lockstep.Worker) -> list[dict[str, torch.Tensor]]:
+        norm = nn.InstanceNorm2d(3, track_running_stats=True)
+        model = nn.Sequential(Codebook(), norm, build(name))
+        inner = torch.optim.Adam(model.parameters(), lr=0.01)
+        optimizer = ggs.GGS(inner, model, 0.1, batchnorm=mode, process_group=worker)
+        for step in range(3 + worker.rank):  # rank 1 sees one batch more
+            backward(model, step, worker.rank)
+            if step < 3:
+                optimizer.step()
+        found = [copy.deepcopy(dict(model.named_buffers()))]
+        with optimizer.consolidated([batch(9, worker.rank)]):
+            found.append(copy.deepcopy(dict(model.named_buffers())))
+            model[0].mean.zero_()
+        found.append(copy.deepcopy(dict(model.named_buffers())))
+        return found
+
+    results = lockstep.run(2, train)
+    (first, _, _), (second, _, _) = results
+    for key in names:
+        assert not torch.equal(first[key], second[key])
+        inside = [result[1][key] for result in results]
+        if mode == "local":
+            assert torch.equal(inside[0], first[key])
+            assert torch.equal(inside[1], second[key])
+        else:
+            assert torch.equal(*inside)
+            if mode != "recalibrate":
+                assert torch.equal(inside[0], first[key])
+    for rank, (before, _, after) in enumerate(results):
+        for key in names:
+            if mode != "local" or key != "0.mean":  # nothing is kept or taken back there
+                assert torch.equal(before[key], after[key]), (rank, key)
+        if mode != "recalibrate":  # whose own batches make a new cache
+            assert torch.equal(before["0.cache"], after["0.cache"])
