@@ -36,8 +36,9 @@ ORDER = ("dense", "ggs", "gs", "dgc")
 
 
 def load(paths: Iterable[Path]) -> list[Run]:
-    """The runs in these files of JSON lines."""
-    return [json.loads(line) for path in paths for line in path.read_text().splitlines() if line]
+    """The runs in these files of JSON lines; lines of other benchmarks are passed over."""
+    lines = [line for path in paths for line in path.read_text().splitlines() if line]
+    return [found for line in lines if "top1" in (found := json.loads(line))]
 
 
 def grouped(

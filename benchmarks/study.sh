@@ -17,9 +17,16 @@ mnist() {
         --batch-size 64 --seeds 3 --out "$out/mnist-lenet5.jsonl" "$@"
 }
 cifar10() {
-    "$python" benchmarks/accuracy.py --model cifarnet --data imagefolder --data-dir "$data/cifar10" \
+    "$python" benchmarks/accuracy.py --data imagefolder --data-dir "$data/cifar10" \
         --name "cifar10 (JPEG copy)" --image-size 32 $common --batch-size 32 \
-        --set channels_last=true --out "$out/cifar10-cifarnet.jsonl" "$@"
+        --set channels_last=true "$@"
+}
+cifarnet() {
+    cifar10 --model cifarnet --out "$out/cifar10-cifarnet.jsonl" "$@"
+}
+batchnorm() {
+    cifar10 --model cifarnet_batchnorm:cifarnet_batchnorm \
+        --out "$out/cifar10-cifarnet-batchnorm.jsonl" "$@"
 }
 
 three="--methods dense,ggs,gs"
@@ -28,7 +35,7 @@ mnist --epochs 3 $three --density-warmups "0,1 epoch"
 for seeds in 1 3; do
     mnist --epochs 3 $three --optimizers amsgrad --density-warmups "1 epoch" --seeds $seeds
     mnist --epochs 10 $three --seeds $seeds
-    cifar10 --epochs 8 $three --seeds $seeds
+    cifarnet --epochs 8 $three --seeds $seeds
 done
 mnist --epochs 3 $three --optimizers amsgrad --density-warmups "0,1 epoch"
 mnist --epochs 10 $three --optimizers amsgrad
@@ -38,5 +45,7 @@ mnist --epochs 3 --methods dense,ggs --densities 1e-3 --scopes global,tensor
 mnist --epochs 3 --methods dense,ggs --densities 1e-3 --values fp32,bf16,int8,int4,sign
 mnist --epochs 10 --methods dense,ggs --densities 1e-4 --density-warmups "4 epochs"
 # Near convergence.
-cifar10 --epochs 20 $three --density-warmups "1 epoch,4 epochs" --seeds 3
-cifar10 --epochs 20 $three --optimizers amsgrad --seeds 1
+cifarnet --epochs 20 $three --density-warmups "1 epoch,4 epochs" --seeds 3
+cifarnet --epochs 20 $three --optimizers amsgrad --seeds 1
+# BN-LG: the workers' own batch-norm layers, their mean, and layers that are exchanged.
+batchnorm --epochs 4 --methods dense,ggs --densities 1e-3 --batchnorms average,dense --seeds 1

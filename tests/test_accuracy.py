@@ -165,6 +165,21 @@ def test_tables_compare_seed_by_seed(accuracy_tables: ModuleType) -> None:
     assert "lenet5 on mnist, 10 epochs, 4 workers x batch 64" in lines
 
 
+def test_the_command_of_the_results_page_makes_its_tables(
+    accuracy_tables: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    docs = Path(__file__).resolve().parents[1] / "docs"
+    files = sorted((docs / "results").glob("*.jsonl"))
+    assert len(files) > 2
+    assert accuracy_tables.main([str(path) for path in files]) == 0
+    page = (docs / "results.md").read_text().partition("## What these")[0]
+    printed, shown = (
+        sorted(line for line in text.splitlines() if line.startswith("| "))
+        for text in (capsys.readouterr().out, page)
+    )
+    assert printed == shown
+
+
 def test_a_column_appears_where_runs_differ_in_it(accuracy_tables: ModuleType) -> None:
     runs = [result("ggs", 0, 98.0), result("ggs", 0, 97.0, values="int8")]
     lines = accuracy_tables.tables(runs).splitlines()
