@@ -17,11 +17,6 @@ mode                    during training                      evaluated and saved
 
 ``average`` is the default because it gives one deployable model for a few kilobytes, and only when
 someone looks at it; training is the same as with ``local``, bit for bit.
-
-Buffers of other layers (instance norm's statistics, codebooks, moving averages) are each worker's own
-during training too. Evaluated and saved, they are rank 0's on all workers, but in mode ``local``: there
-has to be one model, nobody can say what the mean of a codebook or a counter is, and rank 0's are those
-that a file written by rank 0 has anyway.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -63,12 +58,6 @@ def local_parameters(model: nn.Module, mode: BatchNormMode) -> set[nn.Parameter]
     }
 
 
-def other_buffers(model: nn.Module) -> list[Tensor]:
-    """Every buffer of ``model`` that is not a batch-norm layer's statistics, in order, each once."""
-    known = {id(tensor) for module in batchnorm_modules(model) for tensor in _tensors(module)}
-    return [buffer for buffer in model.buffers() if id(buffer) not in known]
-
-
 class RunningStatistics:
     """The running statistics after the last step that was taken.
 
@@ -108,15 +97,12 @@ def consolidated(
     collectives: Collectives,
     calibration: Iterable[Any] | None,
     meet: Callable[[], None],
-    others: Sequence[Tensor] = (),
 ) -> Iterator[None]:
-    """Inside, the model is the one to evaluate and save; afterwards each worker's own again.
+    """Inside, the batch-norm layers are the ones to evaluate and save; afterwards the local ones again.
 
     A collective: every worker enters. The bytes it exchanges are not part of any step's.
 
     Args:
-        others: the buffers of other layers as they were at the start, when all workers compared their
-            shapes: a model may have replaced one by another that only it has.
         calibration: for ``recalibrate``, local batches as the model takes them, or (input, ...) tuples.
         meet: called before anything else is exchanged, to see that every worker is here.
 
@@ -129,27 +115,22 @@ def consolidated(
             "use optimizer.consolidated(calibration=batches)"
         )
     tensors = [tensor for module in modules for tensor in _tensors(module)]
-    others = others if collectives.size > 1 else ()
-    nothing = not tensors and not others
-    if nothing or mode == "local" or (collectives.size == 1 and mode != "recalibrate"):
+    if not tensors or mode == "local" or (collectives.size == 1 and mode != "recalibrate"):
         yield
         return
     meet()
-    changed = [*tensors, *others]
-    kept = [tensor.detach().clone() for tensor in changed]
+    kept = [tensor.detach().clone() for tensor in tensors]
     try:
         with torch.no_grad():
             _average_affine(modules, collectives)
-            if mode == "recalibrate" and modules:
+            if mode == "recalibrate":
                 assert calibration is not None
                 _measure_anew(model, modules, calibration, tensors[0].device)
             _pool_statistics(modules, collectives)
-            for buffer in others:
-                collectives.broadcast_(buffer)
         yield
     finally:
         with torch.no_grad():
-            for tensor, value in zip(changed, kept, strict=True):
+            for tensor, value in zip(tensors, kept, strict=True):
                 tensor.copy_(value)
 
 

@@ -73,7 +73,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         require_agreement(self.collectives, self._description(settings, named), self.device)
         self.strides = self._start_from_rank_0()
         self._running = batchnorm.RunningStatistics(model)
-        self._other_buffers = batchnorm.other_buffers(model)
         self._max_consecutive_skips = max_consecutive_skips
         self._is_consolidated = False
         numel = sum(p.numel() for _, p in self.shared)
@@ -292,20 +291,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def consolidated(self, calibration: Iterable[Any] | None = None) -> Iterator[None]:
         """Inside ``with optimizer.consolidated():`` the model is the one to evaluate and to save.
 
-        A collective. See ``ggs.batchnorm`` for what each mode does. Buffers of other layers are rank 0's
-        (not in mode "local"). Each worker's own batch-norm layers and buffers are back when the block
-        ends, whatever it did to them.
+        A collective. See ``ggs.batchnorm`` for what each mode does; the local batch-norm layers are
+        back when the block ends.
 
         Args:
             calibration: for ``batchnorm='recalibrate'``, an iterable of local batches.
         """
         with batchnorm.consolidated(
-            self.model,
-            self.batchnorm,
-            self.collectives,
-            calibration,
-            self._agree_to_consolidate,
-            self._other_buffers,
+            self.model, self.batchnorm, self.collectives, calibration, self._agree_to_consolidate
         ):
             outside, self._is_consolidated = self._is_consolidated, True
             try:
