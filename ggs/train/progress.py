@@ -122,7 +122,7 @@ def _of_which(summary: Mapping[str, Any]) -> str:
 
 
 def _traffic(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    if summary["world_size"] == 1:
+    if not summary["bytes_sent_total"]:
         return [("sent", "nothing: one worker has nobody to send to")]
     warmed_up = summary["density_warmup_steps"] and summary["settled_steps"]
     when = " after the density warm-up" if warmed_up else ""

@@ -14,8 +14,8 @@ def summarise(
 ) -> dict[str, Any]:
     """The figures of a finished run.
 
-    ``density``, ``bytes_sent_per_step`` and ``compression_ratio`` are means over the steps after the
-    density warm-up, or over all where the run ended within it; the ``_total`` ones are over all steps.
+    ``density``, ``compression_ratio`` and the bytes per step are means over the steps after the density
+    warm-up, or over all where the run ended within it; the ``_total`` ones are over all steps.
     What a resumed run did before its checkpoint is counted in all of them: ``resumed_from_step`` only says
     where the last process began, at ``steps`` itself where the run had ended before.
 
@@ -27,12 +27,17 @@ def summarise(
     """
     config, optimizer, state = trainer.config, trainer.optimizer, trainer.state
     world_size = trainer.trained_by
-    steps, sent, elements = (
-        (state.settled_steps, state.settled_bytes, state.settled_elements)
+    steps, sent, dense, elements = (
+        (
+            state.settled_steps,
+            state.settled_bytes,
+            state.settled_dense_bytes,
+            state.settled_elements,
+        )
         if state.settled_steps
-        else (state.step, state.bytes_sent, state.elements)
+        else (state.step, state.bytes_sent, state.dense_bytes, state.elements)
     )
-    dense, total = _dense_bytes(trainer), state.bytes_sent
+    total = state.bytes_sent
     global_batch_size = config.batch_size * config.accumulate * world_size
     return {
         "method": config.method,
@@ -55,10 +60,10 @@ def summarise(
         "checkpoint_seconds": round(checkpoint_seconds, 3),
         "samples_per_second": round(state.images / state.training_seconds, 1),
         "bytes_sent_per_step": round(sent / steps, 1),
-        "dense_bytes_per_step": dense,
-        "compression_ratio": dense * steps / sent if sent else None,
+        "dense_bytes_per_step": dense // steps,
+        "compression_ratio": dense / sent if sent else None,
         "bytes_sent_total": total,
-        "compression_ratio_total": dense * state.step / total if total else None,
+        "compression_ratio_total": state.dense_bytes / total if total else None,
         "batch_size": config.batch_size,
         "global_batch_size": global_batch_size,
         "seed": config.seed,
@@ -68,15 +73,6 @@ def summarise(
         "torch_version": torch.__version__,
         "python_version": platform.python_version(),
     }
-
-
-def _dense_bytes(trainer: Trainer) -> int:
-    """What dense training would have sent per worker and step; see ``dense_bytes_per_step``."""
-    workers = trainer.trained_by
-    if workers == trainer.collectives.size:
-        return trainer.optimizer.dense_bytes_per_step
-    trained = [p for p in trainer.model.parameters() if p.requires_grad]
-    return 2 * sum(p.numel() * p.element_size() for p in trained) * (workers - 1) // workers
 
 
 def device_name(device: torch.device) -> str:

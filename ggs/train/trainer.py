@@ -49,12 +49,16 @@ class LoopState:
     """The same without evaluations."""
     bytes_sent: int = 0
     """Bytes this worker has sent in all steps."""
+    dense_bytes: int = 0
+    """Bytes that dense training of as many workers would have sent in them."""
     elements: int = 0
     """Elements this worker has sent in all steps."""
     settled_steps: int = 0
     """Steps after the density warm-up, skipped ones not counted."""
     settled_bytes: int = 0
     """Bytes this worker has sent in those."""
+    settled_dense_bytes: int = 0
+    """Bytes that dense training of as many workers would have sent in those."""
     settled_elements: int = 0
     """Elements this worker has sent in those."""
     images: int = 0
@@ -273,11 +277,13 @@ class Trainer:
         state.step += 1
         state.epoch_step += 1
         state.bytes_sent += done.bytes_sent
+        state.dense_bytes += self.optimizer.dense_bytes_per_step
         state.elements += done.selected
         state.images += self.config.batch_size * self.config.accumulate * self.trained_by
         if not done.skipped and done.step > self.plan.density_warmup:
             state.settled_steps += 1
             state.settled_bytes += done.bytes_sent
+            state.settled_dense_bytes += self.optimizer.dense_bytes_per_step
             state.settled_elements += done.selected
 
     @property

@@ -392,6 +392,14 @@ def test_a_named_checkpoint_is_a_start_and_ones_own_come_first(
         check(config_for(tmp_path / "x", resume=str(tmp_path / "nothing")))
 
 
+def test_where_there_is_no_checkpoint_it_says_so(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    train(config_for(tmp_path, steps=1), CPU, None)
+    said = capfd.readouterr().err
+    assert f"no checkpoint in {tmp_path / 'checkpoints'}: starting at step 0" in said
+
+
 def test_only_the_last_are_kept(tmp_path: Path) -> None:
     train(config_for(tmp_path, steps=5, keep_checkpoints=2), CPU, None)
     names = [path.name[-1] for path in files.checkpoints(tmp_path / "checkpoints")]
@@ -442,6 +450,8 @@ def test_another_number_of_workers_loses_no_update(
     assert first["steps"] == 8
     assert first["world_size"] == 4
     assert first["epochs"] == 1.0
+    dense = sum(61_706 * 4 * 2 * (size - 1) // size * steps for size, steps in ((2, 6), (4, 2)))
+    assert first["compression_ratio_total"] == dense / first["bytes_sent_total"]
     assert [row["step"] for row in record(tmp_path / "four") if row["kind"] == "train"] == [
         2,
         4,

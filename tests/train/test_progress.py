@@ -77,7 +77,13 @@ def test_a_resumed_runs_summary_says_what_its_figures_are_of(
 
 
 def test_other_summaries_say_what_is_different(capsys: pytest.CaptureFixture[str]) -> None:
-    other = {**SUMMARY, "method": "dense", "world_size": 1, "skipped_steps": 3}
+    other = {
+        **SUMMARY,
+        "method": "dense",
+        "world_size": 1,
+        "skipped_steps": 3,
+        "bytes_sent_total": 0,
+    }
     other |= {"top1_replicas_mean": 96.0, "top1_replicas_min": 95.0}
     Reporter(100, 10).summary(other, "x")
     page = capsys.readouterr().out

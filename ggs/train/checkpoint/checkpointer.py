@@ -42,6 +42,8 @@ def resume(trainer: "Trainer") -> Loaded | None:
     sharing = trainer.optimizer.state_dict()["ggs"].get("residual_weight", 1)
     loaded = choose(paths, collectives, device, _say, sharing)
     if loaded is None:
+        if collectives.rank == 0 and config.checkpoint_dir:
+            _say(f"no checkpoint in {config.checkpoint_dir}: starting at step 0")
         return None
     changes = restore(trainer, loaded)
     reach(trainer)
