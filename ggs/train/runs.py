@@ -8,6 +8,7 @@ every run gets a new folder.
 import json
 import math
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -121,7 +122,9 @@ class RunFolder:
         temporary = self.path / (WEIGHTS + ".part")
         with self._writing():
             self._stay()
-            save_file(state, str(temporary))
+            save_file(state, str(temporary))  # which makes it readable to its owner alone
+            with suppress(OSError):  # some storages know no modes
+                temporary.chmod(stat.S_IMODE((self.path / METRICS).stat().st_mode))
             os.replace(temporary, self.path / WEIGHTS)
 
     def _stay(self) -> None:

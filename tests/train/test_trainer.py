@@ -59,6 +59,8 @@ def test_one_worker_leaves_a_whole_run_folder(tmp_path: Path) -> None:
         "summary.json",
         "tensorboard",
     ]
+    modes = {path.stat().st_mode for path in tmp_path.iterdir() if path.is_file()}
+    assert len(modes) == 1  # whoever may read the record may read the weights
     assert json.loads((tmp_path / "summary.json").read_text()) == json.loads(json.dumps(summary))
     assert build(TrainConfig, load_yaml(tmp_path / "config.yaml")) == config
     assert [row["step"] for row in rows(tmp_path, "train")] == [1, 2, 3, 4, 5, 6]
