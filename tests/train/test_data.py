@@ -2,6 +2,8 @@
 
 import gzip
 import hashlib
+import os
+import shutil
 import struct
 import tempfile
 import threading
@@ -389,6 +391,20 @@ def test_a_damaged_data_set_is_downloaded_anew(tmp_path: Path, home: Home) -> No
     file.write_bytes(file.read_bytes()[:1000])
     data.download(config)
     assert len(load(data="mnist", data_dir=tmp_path)[1]) == 5
+
+
+def test_a_data_set_may_be_a_link_to_another_file_system(tmp_path: Path, home: Home) -> None:
+    elsewhere = Path("/dev/shm") / f"ggs-{tmp_path.name}-{os.getpid()}"
+    if not elsewhere.parent.is_dir() or os.stat("/dev/shm").st_dev == os.stat(tmp_path).st_dev:
+        pytest.skip("one file system only")
+    elsewhere.mkdir()
+    try:
+        (tmp_path / "MNIST").symlink_to(elsewhere)
+        data.download(downloading(tmp_path))
+        assert len(load(data="mnist", data_dir=tmp_path)[0]) == 5
+        assert not list(elsewhere.rglob(".download-*"))
+    finally:
+        shutil.rmtree(elsewhere)
 
 
 def test_a_download_that_cannot_be_is_one_line(tmp_path: Path, home: Home) -> None:
