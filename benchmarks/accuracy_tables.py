@@ -96,7 +96,7 @@ def tables(runs: Sequence[Run]) -> str:
             if name in ALWAYS or len({json.dumps(run[name]) for run in sparse}) > 1
         ]
         heads = [HEADS[name] for name in shown]
-        heads += ["top-1 %", "seeds", "to dense", "bytes per step", "less than dense"]
+        heads += ["top-1 %", "seeds", "to dense", "bytes per step", "less than dense", "whole run"]
         replicas = any(run["replicas_mean"] is not None for run in found)
         heads += ["replicas, mean", "replicas, worst"] if replicas else []
         lines = [
@@ -136,12 +136,17 @@ def _figures(variant: Sequence[Run], runs: Sequence[Run]) -> list[str]:
     against = difference(variant, dense_twin(variant[0], runs))
     sent = statistics.fmean(run["bytes_per_step"] for run in variant)
     dense = statistics.fmean(run["dense_bytes_per_step"] for run in variant)
+    total = sum(run["bytes_total"] for run in variant)
+    sparse = variant[0]["method"] != "dense"
     return [
         f"{mean:.2f}{spread}",
         str(len(variant)),
         "-" if against is None or variant[0]["method"] == "dense" else f"{against[0]:+.2f}",
         f"{sent:,.0f}",
-        f"{dense / sent:,.0f}x" if sent and variant[0]["method"] != "dense" else "-",
+        f"{dense / sent:,.0f}x" if sparse and sent else "-",
+        f"{dense * sum(run['steps'] for run in variant) / total:,.1f}x"
+        if sparse and total
+        else "-",
     ]
 
 
