@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ggs.collectives import Collectives
-from ggs.errors import ConfigurationError
+from ggs.errors import ConfigurationError, MismatchError
 from ggs.gradients import all_finite
 
 BatchNormMode = Literal["average", "local", "dense", "recalibrate"]
@@ -106,14 +106,10 @@ def consolidated(
         calibration: for ``recalibrate``, local batches as the model takes them, or (input, ...) tuples.
         meet: called before anything else is exchanged, to see that every worker is here.
 
-    Raises ConfigurationError for ``recalibrate`` without calibration batches.
+    For ``recalibrate`` without calibration batches it raises ConfigurationError, and where measuring fails
+    on some workers, what failed on these and MismatchError on the others.
     """
     modules = batchnorm_modules(model)
-    if mode == "recalibrate" and modules and calibration is None:
-        raise ConfigurationError(
-            "batchnorm is 'recalibrate' but no calibration batches were given: "
-            "use optimizer.consolidated(calibration=batches)"
-        )
     tensors = [tensor for module in modules for tensor in _tensors(module)]
     if not tensors or mode == "local" or (collectives.size == 1 and mode != "recalibrate"):
         yield
@@ -124,8 +120,7 @@ def consolidated(
         with torch.no_grad():
             _average_affine(modules, collectives)
             if mode == "recalibrate":
-                assert calibration is not None
-                _measure_anew(model, modules, calibration, tensors[0].device)
+                _measure_together(model, modules, calibration, tensors[0].device, collectives)
             _pool_statistics(modules, collectives)
         yield
     finally:
@@ -140,10 +135,41 @@ def _tensors(module: _BatchNorm) -> list[Tensor]:
     return [tensor for tensor in found if tensor is not None]
 
 
+def _measure_together(
+    model: nn.Module,
+    modules: list[_BatchNorm],
+    calibration: Iterable[Any] | None,
+    device: torch.device,
+    collectives: Collectives,
+) -> None:
+    """``_measure_anew`` on every worker. Where it fails on one all raise: no collective may wait for it."""
+    failure: Exception | None = None
+    try:
+        _measure_anew(model, modules, calibration, device)
+    except Exception as error:
+        failure = error
+    failed = torch.tensor([-1 if failure is None else collectives.rank], device=device)
+    rank = int(collectives.all_reduce_max_(failed))
+    if failure is not None:
+        raise failure
+    if rank >= 0:
+        raise MismatchError(
+            f"batchnorm is 'recalibrate' and the calibration failed on rank {rank}: see its own error"
+        )
+
+
 def _measure_anew(
-    model: nn.Module, modules: list[_BatchNorm], calibration: Iterable[Any], device: torch.device
+    model: nn.Module,
+    modules: list[_BatchNorm],
+    calibration: Iterable[Any] | None,
+    device: torch.device,
 ) -> None:
     """Running statistics from the calibration batches; modes and momenta stay as they are."""
+    if calibration is None:
+        raise ConfigurationError(
+            "batchnorm is 'recalibrate' but no calibration batches were given: "
+            "use optimizer.consolidated(calibration=batches)"
+        )
     modes = [(module, module.training) for module in model.modules()]
     momenta = [(module, module.momentum) for module in modules]
     batches = 0

@@ -10,7 +10,7 @@ from torch import nn
 
 import ggs
 from ggs import lockstep
-from ggs.errors import ConfigurationError
+from ggs.errors import ConfigurationError, MismatchError
 from tests.models import backward, batch, build
 from tests.worker_pool import WorkerPool
 
@@ -143,6 +143,54 @@ def test_recalibration_leaves_modes_and_momenta_and_refuses_nothing_to_measure()
     assert model[1].momentum == 0.1
     assert not model[1].training
     assert model[0].training
+
+
+def _failing(rank: int, size: int, kind: str) -> tuple[list[str], bool, int]:
+    """What each worker raises where rank 1 cannot calibrate, and whether it then trains on."""
+    model = build("batchnorm")
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = ggs.GGS(inner, model, 0.1, batchnorm="recalibrate")
+    good = [batch(9, rank)]
+    bad = {"empty": [], "none": None, "forward": [torch.ones(2, 7)]}[kind]
+    backward(model, 0, rank)
+    optimizer.step()
+    before = copy.deepcopy(model.state_dict())
+    said = []
+    try:
+        with optimizer.consolidated(bad if rank == 1 else good):
+            said.append("inside")
+    except (ConfigurationError, MismatchError, RuntimeError) as error:
+        said += [type(error).__name__, str(error)]
+    same = all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    backward(model, 1, rank)
+    optimizer.step()
+    with optimizer.consolidated(good):
+        return said, same, optimizer.statistics.step
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        ("empty", "ConfigurationError", "batches are empty"),
+        ("none", "ConfigurationError", "no calibration batches"),
+        ("forward", "RuntimeError", ""),
+    ],
+)
+def test_a_calibration_that_fails_on_one_worker_is_refused_on_all(
+    workers: WorkerPool, kind: str, name: str, message: str
+) -> None:
+    found = workers.run(3, _failing, kind)
+    for said, same, steps in found:
+        assert same
+        assert steps == 2
+        assert len(said) == 2
+    assert found[1][0][0] == name
+    assert message in found[1][0][1]
+    for rank in (0, 2):
+        assert found[rank][0] == [
+            "MismatchError",
+            "batchnorm is 'recalibrate' and the calibration failed on rank 1: see its own error",
+        ]
 
 
 def _one_bad_batch(rank: int, size: int, method: str, bad: float) -> dict[str, Any]:
