@@ -187,7 +187,7 @@ class ResidualOptimizer(DistributedOptimizer):
             slot.view(self.residual).copy_(own["residual"][slot.name])
         self._exchange.forget_others()
         self._reset_exchange()
-        self._exchange.state.update(own["exchange"])
+        self._exchange.load(own["exchange"])
 
     def _reset_own_state(self) -> None:
         super()._reset_own_state()

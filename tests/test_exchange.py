@@ -16,6 +16,7 @@ from torch import nn
 
 import ggs
 from ggs import exchange as exchange_module
+from ggs import lockstep
 from ggs.errors import ConfigurationError
 from ggs.exchange import allgather, auto, split
 from tests.models import backward, build
@@ -203,6 +204,77 @@ def _resume(rank: int, size: int, exchange: str) -> bool:
 @every_exchange
 def test_resume_is_the_uninterrupted_run(workers: WorkerPool, exchange: str, size: int) -> None:
     assert all(workers.run(size, _resume, exchange))
+
+
+def _loaded(
+    worker: lockstep.Worker, saved: list[Any] | None, scope: str, steps: int
+) -> tuple[Any, Any, list[int], int]:
+    """State, weights, elements that the first step changed in each tensor, and those sent in the last."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 40, bias=False))
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = ggs.GGS(inner, model, 0.05, scope=scope, exchange="split", process_group=worker)
+    if saved is not None:
+        optimizer.load_state_dict(saved[worker.rank])
+    changed: list[int] = []
+    for _ in range(steps):
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        optimizer.zero_grad()
+        model(torch.randn(8, 40) * (1 + worker.rank)).square().mean().backward()
+        optimizer.step()
+        changed = changed or [
+            int((a != b).sum()) for a, b in zip(before, model.parameters(), strict=True)
+        ]
+    weights = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+    state = copy.deepcopy(optimizer.state_dict())
+    return state, weights, changed, optimizer.statistics.selected
+
+
+def _given(state: Any, exchange: dict[str, Any]) -> Any:
+    return {**state, "ggs": {**state["ggs"], "exchange": exchange}}
+
+
+def test_ranges_of_a_global_selection_are_not_used_for_one_per_tensor() -> None:
+    states = [state for state, *_ in lockstep.run(4, _loaded, None, "global", 5)]
+    assert states[0]["ggs"]["exchange"]["bounds"] is not None
+    found = lockstep.run(4, _loaded, states, "tensor", 3)
+    without = [_given(state, {}) for state in states]
+    expected = lockstep.run(4, _loaded, without, "tensor", 3)
+    for (state, weights, changed, _), (_, other, others, _) in zip(found, expected, strict=True):
+        assert torch.equal(weights, other)
+        assert changed == others
+        assert state["ggs"]["exchange"]["bounds"] is None
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        None, "abcde", 5, [0, 1, 2], [0, 900, 800, 2000, 3240], [0, 1, 2, 3, 4.0], [-8, 1, 2, 3, 3240],
+        [0, 800, 1600, 2400, 10**30], [0, 800, 1600, 2400, 3000],
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("where", ["all", "rank 1"])
+def test_loaded_ranges_that_do_not_fit_on_all_workers_are_measured_anew(
+    bounds: object, where: str
+) -> None:
+    states = [state for state, *_ in lockstep.run(4, _loaded, None, "global", 6)]
+    assert states[0]["ggs"]["exchange"]["bounds"][-1] == 3240
+    changed = [
+        _given(state, {"bounds": bounds}) if where == "all" or rank == 1 else state
+        for rank, state in enumerate(states)
+    ]
+    found = lockstep.run(4, _loaded, changed, "global", 3)
+    for state, weights, *_ in found:
+        assert torch.equal(weights, found[0][1])
+        assert state["ggs"]["exchange"] == found[0][0]["ggs"]["exchange"]
+        assert state["ggs"]["exchange"]["bounds"] is not None
+
+
+def test_ranges_of_other_numbers_of_workers_are_measured_anew() -> None:
+    states = [state for state, *_ in lockstep.run(4, _loaded, None, "global", 6)]
+    for scope in ("global", "tensor"):
+        found = lockstep.run(2, _loaded, states, scope, 3)
+        assert torch.equal(found[0][1], found[1][1])
 
 
 @pytest.mark.parametrize("values", ["fp32", "int4"])

@@ -10,6 +10,7 @@ network faster than most: a small model is never made slower.
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ggs.collectives import Collectives
 from ggs.cost import ExchangeCost, Network, assumed, ring_bytes
@@ -122,6 +123,10 @@ class Auto(Exchange):
         self._choices: dict[int, str] = {}
         self._last = ""
         self._last_count = -1
+
+    def load(self, state: dict[str, Any]) -> None:
+        """See ``Exchange.load``."""
+        self._exchanges["split"].load(state)
 
     def run(self, counts: Sequence[int], step: int) -> Iterator[Update]:
         """See ``Exchange.run``."""

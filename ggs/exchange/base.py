@@ -75,6 +75,10 @@ class Exchange(ABC):
     def forget_others(self) -> None:  # noqa: B027  # most exchanges share nothing
         """Clear what of the residual is another worker's to send, where the workers of a node share it."""
 
+    def load(self, state: dict[str, Any]) -> None:
+        """Take back what ``state`` was, or any other's; every worker does, before the same step."""
+        self.state.update(state)
+
     @abstractmethod
     def run(self, counts: Sequence[int], step: int) -> Iterator[Update]:
         """Select, exchange, and take what was sent out of the residual; a collective.

@@ -11,6 +11,7 @@ residuals is what the weights still lack, so a residual counts L times in the me
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,6 +59,10 @@ class Hierarchical(Exchange):
         """See ``Exchange.forget_others``."""
         self.task.residual[: self._start].zero_()
         self.task.residual[self._stop :].zero_()
+
+    def load(self, state: dict[str, Any]) -> None:
+        """See ``Exchange.load``."""
+        self._flat.load(state)
 
     def run(self, counts: Sequence[int], step: int) -> Iterator[Update]:
         """See ``Exchange.run``."""

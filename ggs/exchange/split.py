@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -145,19 +146,42 @@ def bytes_sent(found: Ranges, values_format: str) -> int:
     )
 
 
+def _fit(bounds: object, size: int, numel: int) -> bool:
+    """Whether these are borders of ``size`` ranges that cover ``numel`` elements."""
+    return (
+        isinstance(bounds, list | tuple)
+        and len(bounds) == size + 1
+        and all(type(border) is int for border in bounds)
+        and bounds[0] == 0
+        and bounds[-1] == numel
+        and list(bounds) == sorted(bounds)
+    )
+
+
 class Split(Exchange):
     """Reduce-scatter and all-gather of selections, by index range."""
 
     def __init__(self, collectives: Collectives, task: Task) -> None:
         super().__init__(collectives, task)
         self.state = {"bounds": None}
+        self._loaded = False
         self._bounds: tuple[int, ...] | None = None
         self._whole = Selector(task.numel)
 
+    def load(self, state: dict[str, Any]) -> None:
+        """See ``Exchange.load``. What does not fit here is found in the next step, by all together."""
+        self.state["bounds"] = state.get("bounds")
+        self._loaded = True
+
     def run(self, counts: Sequence[int], step: int) -> Iterator[Update]:
         """See ``Exchange.run``."""
-        if len(counts) == 1:  # what each tensor sends is given, so there is nothing to balance
+        if len(counts) == 1:
+            if self._loaded:
+                self._agree()
             self._balance(counts[0], step)
+        else:  # what each tensor sends is given, so there is nothing to balance
+            self.state["bounds"] = None
+        self._loaded = False
         bounds = self.state["bounds"]
         found = ranges(
             self.task.offsets,
@@ -173,13 +197,26 @@ class Split(Exchange):
         self._to_owners(found)
         yield from self._to_all(found)
 
+    def _agree(self) -> None:
+        """Forget bounds that were loaded unless they fit here and are the same on all workers.
+
+        They may come from other workers, another device (which fills up its tensors to another size) or
+        another hand. To refuse them would be needless: without them the ranges are measured anew from the
+        residuals, which hold all that has not arrived, and the first step is balanced as any other.
+        """
+        size, residual = self.collectives.size, self.task.residual
+        bounds = self.state["bounds"]
+        row = bounds if _fit(bounds, size, len(residual)) else [-1] * (size + 1)
+        own = torch.tensor(row, dtype=torch.int64, device=residual.device)
+        most, least = self.collectives.all_reduce_max_(torch.stack([own, -own]))
+        if bool((most != -least).any()) or int(most[0]) < 0:
+            self.state["bounds"] = None
+
     def _balance(self, count: int, step: int) -> None:
         """Move the ranges so that each holds the same part of the mean worker's selection."""
         size, residual = self.collectives.size, self.task.residual
         bounds = self.state["bounds"]
-        # A resumed run may be on another device, which fills up its tensors to another size.
-        known = bounds is not None and len(bounds) == size + 1 and bounds[-1] == len(residual)
-        if known and step % BALANCE_STEPS and step & (step - 1):
+        if bounds is not None and step % BALANCE_STEPS and step & (step - 1):
             return
         self.state["bounds"] = None
         if count < size or count * 8 > len(residual):
