@@ -193,13 +193,18 @@ STYLES = {"ggs": ("o", "-", "C0"), "gs": ("s", "--", "C1"), "dgc": ("^", ":", "C
 
 
 def _panel(axis: Any, runs: Sequence[Run]) -> None:
-    """Lines tell methods by marker and dashes, warm-up by filled markers: readable without colour."""
+    """Lines tell methods by marker and dashes, warm-up by filled markers: readable without colour.
+
+    Of what else a run may differ in, the defaults only: other scopes, formats, batch-norm modes and settings
+    are in the tables.
+    """
     dense = [run["top1"] for run in runs if run["method"] == "dense"]
     if dense:
         axis.axhline(statistics.fmean(dense), color="black", linewidth=1, label="dense")
         axis.axhspan(min(dense), max(dense), color="black", alpha=0.12, linewidth=0)
     plain = [run for run in runs if run["method"] != "dense" and run["scope"] == "global"
-             and run["values"] == "fp32" and not run["settings"]]  # fmt: skip
+             and run["values"] == "fp32" and run["batchnorm"] == "average"
+             and not run["settings"]]  # fmt: skip
     lines = grouped(plain, lambda run: (run["method"], run["density_warmup"]))
     for (method, warmup), part in lines.items():
         points = grouped(part, lambda run: (run["density"],))

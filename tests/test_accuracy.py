@@ -205,3 +205,25 @@ def test_plots_are_the_same_every_time(accuracy_tables: ModuleType, tmp_path: Pa
         files.append(path.read_bytes())
     assert files[0] == files[1]
     assert b"<svg" in files[0]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"batchnorm": "local"},
+        {"scope": "tensor"},
+        {"values": "int8"},
+        {"settings": {"momentum": 0.5}},
+    ],
+)
+def test_plots_show_the_defaults_only(
+    accuracy_tables: ModuleType, tmp_path: Path, other: dict[str, Any]
+) -> None:
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    runs = [result("dense", 0, 98.0), result("ggs", 0, 97.0), result("ggs", 1, 97.5)]
+    files = []
+    for name, more in (("a", []), ("b", [result("ggs", 0, 50.0, **other)])):
+        (tmp_path / name).mkdir()
+        (path,) = accuracy_tables.plot(runs + more, tmp_path / name)
+        files.append(path.read_bytes())
+    assert files[0] == files[1]
