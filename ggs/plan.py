@@ -39,6 +39,11 @@ MARGIN = 1.05
 """How many times faster than the best rival GGS must be to be worth its change of the training."""
 MOST_WORKERS = 10_000
 BUCKET_BYTES = 25e6
+BANDWIDTHS = 1e3, 1e15
+"""Least and most bits per second."""
+LONGEST_LATENCY = 60.0
+LONGEST_STEP = 86_400.0
+"""Seconds."""
 
 
 @dataclass(frozen=True)
@@ -96,17 +101,34 @@ def bandwidth(text: str) -> float:
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)bit(?:/s|ps)?\s*", text, re.IGNORECASE)
     if not found or float(found[1]) <= 0:
         raise ConfigurationError(
-            f"bandwidth: {text!r} is not readable; give it as 1Gbit or 100Mbit"
+            f"bandwidth: {_short(text)} is not readable; give it as 1Gbit or 100Mbit"
         )
-    return float(found[1]) * 1000.0 ** "_kmgt".index(found[2].lower() or "_")
+    bits = float(found[1]) * 1000.0 ** "_kmgt".index(found[2].lower() or "_")
+    if not BANDWIDTHS[0] <= bits <= BANDWIDTHS[1]:
+        raise ConfigurationError(
+            f"bandwidth: {_short(text)} is not allowed; give 1 kbit to 1000 Tbit a second"
+        )
+    return bits
 
 
 def duration(text: str) -> float:
     """Seconds of "50us", "0.1ms", "2 s". Raises ConfigurationError."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s)\s*", text, re.IGNORECASE)
     if not found:
-        raise ConfigurationError(f"latency: {text!r} is not readable; give it as 50us or 0.2ms")
-    return float(found[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[found[2].lower()]
+        raise ConfigurationError(
+            f"latency: {_short(text)} is not readable; give it as 50us or 0.2ms"
+        )
+    seconds = float(found[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[found[2].lower()]
+    if seconds > LONGEST_LATENCY:
+        raise ConfigurationError(
+            f"latency: {_short(text)} is not allowed; give at most {LONGEST_LATENCY:g} s"
+        )
+    return seconds
+
+
+def _short(text: str) -> str:
+    """For a message of one line that can be read."""
+    return repr(text if len(text) <= 40 else f"{text[:37]}...")
 
 
 def shapes(model: str) -> Shapes:
@@ -309,8 +331,11 @@ def _checked_floor(model: str, gpus: int, step_ms: float | None, density: float)
                 "communication (forward, backward, optimizer)"
             )
         return FLOOR_SECONDS[model] / (GPU_SPEEDUP if gpus else 1.0)
-    if not 0 < step_ms < math.inf:
-        raise ConfigurationError(f"step-ms: {step_ms} is not allowed; give a number above 0")
+    if not 0 < step_ms <= LONGEST_STEP * 1e3:
+        raise ConfigurationError(
+            f"step-ms: {step_ms} is not allowed; give a number above 0, at most "
+            f"{LONGEST_STEP * 1e3:.0f} (a day)"
+        )
     return step_ms / 1e3
 
 

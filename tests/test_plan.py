@@ -50,6 +50,17 @@ def test_it_says_use_it_on_a_slow_network_and_do_not_on_a_fast_one() -> None:
     assert fast.splitlines()[-1].startswith("don't use GGS: ")
 
 
+@pytest.mark.parametrize("bits", ["1kbit", "1000Tbit"])
+@pytest.mark.parametrize("latency", ["0s", "60s"])
+@pytest.mark.parametrize("step_ms", [1e-320, 86_400_000.0])
+def test_the_table_of_the_outermost_values_has_numbers(
+    bits: str, latency: str, step_ms: float
+) -> None:
+    for line in plan.plan("resnet50", 1250, 8, bits, latency, step_ms, 0.001, "fp32").splitlines():
+        assert not re.search(r"\b(inf|nan)\b", line)
+        assert len(line) < 140
+
+
 def test_ten_thousand_workers() -> None:
     text = plan.plan("resnet50", 1250, 8, "25Gbit", "20us", 80, 0.001, "fp32")
     assert "1250 node(s) x 8 worker(s)" in text
@@ -66,6 +77,13 @@ def test_ten_thousand_workers() -> None:
         ({"model": "ggs.train.models:CifarAlexnet", "step_ms": 9.0}, "did you mean CifarAlexNet"),
         ({"model": "vgg16"}, "no step of vgg16"),
         ({"step_ms": -1.0}, "step-ms: -1.0"),
+        ({"step_ms": 1e308}, r"^step-ms: 1e\+308 is .* at most 86400000 \(a day\)$"),
+        ({"step_ms": float("nan")}, "^step-ms: nan is"),
+        ({"latency_text": "9" * 400 + "s"}, r"^latency: '9{37}\.\.\.' is .* at most 60 s$"),
+        ({"latency_text": "60.1s"}, "^latency: '60.1s' is not allowed"),
+        ({"latency_text": "x" * 400}, r"^latency: 'x{37}\.\.\.' is not readable"),
+        ({"bandwidth_text": "9" * 400 + "bit"}, r"^bandwidth: '9{37}\.\.\.' is .* 1 kbit to"),
+        ({"bandwidth_text": "0." + "0" * 300 + "1bit"}, "^bandwidth: '0.0+[.]+' is .* 1 kbit to"),
         ({"density": 2.0}, "density: 2 is not"),
         ({"density": 0.0}, "density: 0 is not allowed; give a share above 0 and at most 1"),
     ],
