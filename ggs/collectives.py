@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -24,6 +25,13 @@ ProcessGroup = dist.ProcessGroup | Worker
 
 # Newer torch renames all_gather_into_tensor and warns about the old name.
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+_subgroups: WeakKeyDictionary[
+    dist.ProcessGroup, dict[tuple[tuple[int, ...], timedelta | None], dist.ProcessGroup]
+] = WeakKeyDictionary()
+"""Those made so far, by parent, members and timeout. A group's threads and sockets live until it is
+destroyed, so another optimizer over the same workers gets the same one."""
 
 
 def _world_size() -> int:
@@ -228,6 +236,7 @@ class Collectives:
         """Collectives over some of the workers, this one among them, with this group's backend and timeout.
 
         Every worker makes the group that it belongs to, all at the same time, with equal ``ranks``.
+        Made once, it serves every later call.
 
         Args:
             ranks: the members, ascending.
@@ -235,17 +244,31 @@ class Collectives:
         """
         assert self.group is not None
         assert self.rank in ranks
-        members = [dist.get_global_rank(self.group, rank) for rank in ranks]
-        group = dist.new_group(
-            members,
-            timeout=_timeout(self.group),
-            backend=dist.get_backend_config(self.group),  # the default would be the default group's
-            use_local_synchronization=True,
-        )
-        assert isinstance(group, dist.ProcessGroup)
+        members = tuple(dist.get_global_rank(self.group, rank) for rank in ranks)
+        timeout = _timeout(self.group)
+        made = _subgroups.setdefault(self.group, {})
+        group = made.get((members, timeout))
+        if group is None or not _is_known(group):
+            fresh = dist.new_group(
+                list(members),
+                timeout=timeout,
+                backend=dist.get_backend_config(self.group),  # default: the default group's
+                use_local_synchronization=True,
+            )
+            assert isinstance(fresh, dist.ProcessGroup)
+            group = made[members, timeout] = fresh
         members_only = Collectives(group, self if counted else None)
         members_only.clock = self.clock
         return members_only
+
+
+def _is_known(group: dist.ProcessGroup) -> bool:
+    """Whether torch still knows a group: not once it, or the world, has been destroyed."""
+    try:
+        dist.get_process_group_ranks(group)
+    except (KeyError, ValueError):
+        return False
+    return True
 
 
 def _timeout(group: dist.ProcessGroup) -> timedelta | None:

@@ -1,5 +1,6 @@
 """Subgroups are what the group that they come from is: its backend, its patience."""
 
+import os
 import time
 from datetime import timedelta
 
@@ -45,6 +46,43 @@ def test_a_subgroup_has_the_backend_and_the_timeout_of_its_group(
     for parent, child in workers.run(4, _kinds, backend):
         assert child == parent
         assert child[1] == timedelta(seconds=SECONDS)
+
+
+def _construct(rank: int, size: int) -> tuple[list[int], list[float]]:
+    """Threads after 1 and 5 constructions, and what a step gives after each."""
+    threads, sums = [], []
+    for _ in range(5):
+        model = nn.Linear(20, 20)
+        nn.init.ones_(model.weight)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = ggs.GGS(sgd, model, 1.0, exchange="hierarchical", workers_per_node=2)
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, float(rank))
+        optimizer.step()
+        sums.append(float(model.weight.detach().sum()))
+        threads.append(len(os.listdir("/proc/self/task")))
+    return threads, sums
+
+
+def test_another_optimizer_makes_no_more_groups(workers: WorkerPool) -> None:
+    for _ in range(2):  # the second time in a new world, whose groups are others
+        for threads, sums in workers.run(4, _construct):
+            assert threads == [threads[0]] * 5
+            assert sums == [pytest.approx(400 * (1 - 0.1 * 1.5))] * 5
+
+
+def _destroyed(rank: int, size: int) -> list[bool]:
+    collectives = Collectives(_parent())
+    made = [collectives.subgroup(range(size), counted=False).group for _ in range(2)]
+    assert made[1] is not None
+    dist.destroy_process_group(made[1])
+    after = collectives.subgroup(range(size), counted=False)
+    assert after.all_gather(torch.tensor([rank])).view(-1).tolist() == list(range(size))
+    return [made[0] is made[1], after.group is made[1]]
+
+
+def test_a_group_that_was_destroyed_is_made_anew(workers: WorkerPool) -> None:
+    assert workers.run(2, _destroyed) == [[True, False]] * 2
 
 
 def _stop_in_the_middle(rank: int, size: int) -> float:
