@@ -39,6 +39,15 @@ def _world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 0
 
 
+def stated_by_launcher(name: str) -> int | None:
+    """The whole number that a launcher has put into the environment as ``name``; None if none above 0."""
+    try:
+        number = int(os.environ.get(name, ""))
+    except ValueError:  # also one of more digits than Python reads
+        return None
+    return number if number > 0 else None
+
+
 class Gathering:
     """An all-gather on its way; ``wait`` gives its result."""
 
@@ -111,8 +120,8 @@ class Collectives:
 
     def check_joined(self) -> None:
         """Raise UnsupportedError where a launcher started several workers and this one has no group."""
-        workers = os.environ.get("WORLD_SIZE", "")
-        if self._is_alone and workers.isdecimal() and int(workers) > 1:
+        workers = stated_by_launcher("WORLD_SIZE") or 1
+        if self._is_alone and workers > 1:
             raise UnsupportedError(
                 f"WORLD_SIZE is {workers} but torch.distributed is not initialised, and every worker would "
                 "train a model of its own: call torch.distributed.init_process_group() before "

@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 import ggs
-from ggs import lockstep
+from ggs import exchange, lockstep
 from ggs.errors import UnsupportedError
 from tests.worker_pool import WorkerPool
 
@@ -181,9 +181,24 @@ def test_a_launched_worker_without_a_group_is_refused(
         return int(made.collectives.size)
 
     assert lockstep.run(3, construct) == [3, 3, 3]
-    for text in ("1", "0", "", "many"):
+    for text in ("1", "0", "", "many", "-2", "²", "2" * 5000):
         monkeypatch.setenv("WORLD_SIZE", text)
         method(torch.optim.SGD(model.parameters()), model)
+
+
+@pytest.mark.parametrize("text", ["2", " 2", "2\n", "+2", "02"])
+def test_a_launchers_number_is_read_as_python_reads_one(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", text)
+    model = _linear()
+    with pytest.raises(UnsupportedError, match="WORLD_SIZE is 2 but"):
+        ggs.Dense(torch.optim.SGD(model.parameters()), model)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", text)
+    assert exchange.stated_node_size(None) == 2
+    for broken in ("0", "-2", "", "two", "2" * 5000):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", broken)
+        assert exchange.stated_node_size(None) is None
 
 
 def _joins_late(rank: int, size: int, folder: str) -> tuple[str, int]:

@@ -16,12 +16,11 @@ node's mean gradient, and a node counts as one worker; so ``auto`` never takes i
 """
 
 import logging
-import os
 from typing import Literal, get_args
 
 import torch
 
-from ggs.collectives import Collectives
+from ggs.collectives import Collectives, stated_by_launcher
 from ggs.errors import ConfigurationError
 from ggs.exchange.allgather import AllGather
 from ggs.exchange.auto import Auto
@@ -121,8 +120,7 @@ def stated_node_size(workers_per_node: int | None) -> int | None:
     """Workers on each node: as given, or as the launcher says in LOCAL_WORLD_SIZE; None if neither."""
     if workers_per_node is not None:
         return workers_per_node
-    text = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return int(text) if text.isdecimal() and int(text) > 0 else None
+    return stated_by_launcher("LOCAL_WORLD_SIZE")
 
 
 def _node_size(workers_per_node: int | None, collectives: Collectives) -> int | None:
