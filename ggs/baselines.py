@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from ggs.batchnorm import BatchNormMode
 from ggs.capture import weight_decay_applied
 from ggs.collectives import ProcessGroup
-from ggs.errors import CheckpointError, ConfigurationError, UnsupportedError
+from ggs.errors import ConfigurationError, UnsupportedError
 from ggs.exchange import ExchangeName
 from ggs.residual import ResidualOptimizer, Scope
 from ggs.schedule import DensitySchedule, check_density
+from ggs.wrapper import check_tensors
 
 
 class _OnGradients(ResidualOptimizer):
@@ -187,12 +188,8 @@ class DeepGradientCompression(_OnGradients):
 
     def _check_own_state(self, own: dict[str, Any]) -> None:
         super()._check_own_state(own)
-        expected = {name for name, _ in [*self.shared, *self._locals]}
-        if own.get("velocity", {}).keys() != expected:
-            raise CheckpointError(
-                "the state has no velocity for each parameter: load a state of "
-                "DeepGradientCompression on the same model"
-            )
+        shapes = {name: tuple(p.shape) for name, p in [*self.shared, *self._locals]}
+        check_tensors("velocity", own.get("velocity"), shapes)
 
     def _load_own_state(self, own: dict[str, Any]) -> None:
         super()._load_own_state(own)

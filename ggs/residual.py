@@ -17,7 +17,7 @@ from ggs.flat import FlatParameters
 from ggs.schedule import DensitySchedule, check_density, exponential_warmup, selected_count
 from ggs.support import check_whole
 from ggs.wire_layout import check_format
-from ggs.wrapper import DistributedOptimizer
+from ggs.wrapper import DistributedOptimizer, check_tensors
 
 Scope = Literal["global", "tensor"]
 
@@ -163,19 +163,16 @@ class ResidualOptimizer(DistributedOptimizer):
         super()._check_own_state(own)
         if not isinstance(own.get("exchange"), dict):
             raise CheckpointError(
-                "the state under 'ggs' has no 'exchange': it is of an older version"
+                "the state under 'ggs' has no 'exchange': it is of another class or an older version, "
+                f"load what {type(self).__name__}.state_dict() gave"
             )
-        found = {name: tuple(tensor.shape) for name, tensor in own.get("residual", {}).items()}
-        expected = {slot.name: tuple(slot.parameter.shape) for slot in self._flat.slots}
-        for name in sorted(found.keys() | expected.keys()):
-            if found.get(name) != expected.get(name):
-                raise CheckpointError(
-                    f"residual of {name}: shape {found.get(name)} in the state, "
-                    f"{expected.get(name)} in this model: load the state of the same model"
-                )
-
+        bounds = own["exchange"].get("bounds")
+        if bounds is not None and not _are_bounds(bounds):
+            raise CheckpointError("the exchange's 'bounds' in the state are damaged: load another")
+        shapes = {slot.name: tuple(slot.parameter.shape) for slot in self._flat.slots}
+        check_tensors("residual", own.get("residual"), shapes)
         weight = own.get("residual_weight")
-        if weight != self._exchange.weight:
+        if not isinstance(weight, int) or weight != self._exchange.weight:
             raise CheckpointError(
                 f"the residual was saved by {weight} workers that share one, here they are "
                 f"{self._exchange.weight}: resume with the exchange and the workers per node of then"
@@ -197,6 +194,13 @@ class ResidualOptimizer(DistributedOptimizer):
     def _reset_exchange(self) -> None:
         self._exchange.state.clear()  # in place: an exchange shares it with those it is made of
         self._exchange.state.update(copy.deepcopy(self._first_exchange_state))
+
+
+def _are_bounds(value: Any) -> bool:
+    """Whether ``value`` is where ranges begin and end: whole numbers from 0 upwards."""
+    if not isinstance(value, list) or not all(type(bound) is int for bound in value):
+        return False
+    return value[:1] == [0] and value == sorted(value)
 
 
 def _schedule(density: float | DensitySchedule, warmup_steps: int) -> DensitySchedule:

@@ -355,6 +355,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _own_state(self) -> dict[str, Any]:
         last = self.statistics
         return {
+            "class": type(self).__name__,
             "step": last.step,
             "consecutive_skips": last.consecutive_skips,
             "skipped_steps": last.skipped_steps,
@@ -362,11 +363,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _check_own_state(self, own: dict[str, Any]) -> None:
         """Raise before anything is changed if ``own`` does not fit."""
+        here = type(self).__name__
+        kind = own.get("class", here) if isinstance(own, dict) else here  # older ones do not say
+        if kind != here:
+            raise CheckpointError(
+                f"the state is of {kind} and means something else to {here}: load a state of {here}, or "
+                "leave out what is under 'ggs' to start afresh"
+            )
         for name in ("step", "consecutive_skips", "skipped_steps"):
-            if not isinstance(own, dict) or not isinstance(own.get(name), int):
+            if not isinstance(own, dict) or not _is_count(own.get(name)):
                 raise CheckpointError(
                     f"the state under 'ggs' has no whole number {name!r}: load what "
-                    f"{type(self).__name__}.state_dict() gave"
+                    f"{here}.state_dict() gave"
                 )
 
     def _load_own_state(self, own: dict[str, Any]) -> None:
@@ -405,6 +413,34 @@ def agreement_bytes(parameters: int) -> int:
     in which schedule they are. ``parameters``: how many are shared.
     """
     return 1 + parameters + _CHECK_BYTES
+
+
+def check_tensors(what: str, found: Any, expected: dict[str, tuple[int, ...]]) -> None:
+    """Raise CheckpointError unless ``found``, of a state, has a tensor of each name and shape expected."""
+    if not isinstance(found, dict):
+        raise CheckpointError(
+            f"the state under 'ggs' has no {what} by parameter: load a state of the same model and class"
+        )
+    for name in sorted(found.keys() | expected.keys(), key=str):
+        tensor = found.get(name)
+        shape = None if tensor is None else _real_shape(tensor)
+        if shape is None or shape != expected.get(name):
+            raise CheckpointError(
+                f"{what} of {name}: shape {shape} in the state, {expected.get(name)} in this model: load "
+                "the state of the same model"
+            )
+
+
+def _real_shape(value: Any) -> tuple[int, ...] | str:
+    """The shape of a plain tensor of real numbers; of anything else, what it is."""
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    plain = value.layout == torch.strided and not value.is_nested and value.device.type != "meta"
+    return tuple(value.shape) if plain and value.is_floating_point() else f"{value.dtype} tensor"
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _plain(value: Any) -> Any:

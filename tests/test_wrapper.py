@@ -253,6 +253,8 @@ def test_a_plain_state_makes_a_used_optimizer_a_fresh_one(method: str) -> None:
         return {"before": before, "loaded": loaded, "after": copy.deepcopy(after)}
 
     for result in lockstep.run(2, train):
+        for own in (*result["loaded"], *(state["ggs"] for _, state in result["after"])):
+            assert own.pop("class") == result["before"]["class"]
         for one, other in (result["loaded"], result["after"]):
             torch.testing.assert_close(one, other, rtol=0, atol=0)
         assert result["before"]["step"] == 6
@@ -506,6 +508,8 @@ def test_wrapping_twice_is_refused() -> None:
         {},
         {"step": "x"},
         {"step": 1, "consecutive_skips": 0, "skipped_steps": 0, "residual": {}},
+        {"class": "DeepGradientCompression"},
+        {"class": None},
     ],
 )
 def test_a_broken_state_is_named_and_changes_nothing(broken: Any) -> None:
@@ -517,6 +521,69 @@ def test_a_broken_state_is_named_and_changes_nothing(broken: Any) -> None:
     with pytest.raises(ggs.errors.CheckpointError):
         optimizer.load_state_dict({**optimizer.inner.state_dict(), "ggs": broken})
     assert torch.equal(residual, optimizer.residual)
+
+
+def _broken(own: dict[str, Any]) -> list[dict[str, Any]]:
+    """``own`` with one thing in it that it cannot be."""
+    name = "1.weight"
+    strange: list[Any] = [
+        None,
+        7,
+        "x",
+        [],
+        {name: None},
+        {name: torch.zeros(2)},
+        {3: torch.zeros(2)},
+    ]
+    parts = [{key: value} for key in ("residual", "velocity") if key in own for value in strange]
+    for key in ("residual", "velocity"):
+        if key in own:
+            tensor = own[key][name]
+            values = [None, 7, tensor.tolist(), tensor.int(), tensor.to_sparse(), tensor.to("meta")]
+            parts += [{key: {**own[key], name: value}} for value in values]
+    parts += [{"step": value} for value in (-1, True, 1.0, None, torch.tensor(1))]
+    parts += [{"skipped_steps": -1}, {"consecutive_skips": -1}]
+    if "exchange" in own:
+        parts += [{"residual_weight": value} for value in (None, 0, torch.ones(2))]
+        parts += [{"exchange": value} for value in (None, [])]
+        parts += [{"exchange": {"bounds": value}} for value in (1, "x", [0, 5, 3], [None], [])]
+    return [{**own, **part} for part in parts]
+
+
+KINDS = {
+    "ggs": lambda model: ggs.GGS(torch.optim.SGD(model.parameters()), model, 0.1, exchange="split"),
+    "gs": lambda model: ggs.GradientSparsification(torch.optim.SGD(model.parameters()), model, 0.1),
+    "dgc": lambda model: ggs.DeepGradientCompression(torch.optim.SGD(model.parameters()), model),
+    "dense": lambda model: ggs.Dense(torch.optim.SGD(model.parameters()), model),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_state_is_a_checkpoint_error(kind: str) -> None:
+    optimizer = KINDS[kind](build("plain"))
+    state = optimizer.state_dict()
+    for own in _broken(state["ggs"]):
+        with pytest.raises(ggs.errors.CheckpointError) as caught:
+            optimizer.load_state_dict({**state, "ggs": own})
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("other", KINDS)
+def test_the_state_of_another_class_is_refused(kind: str, other: str) -> None:
+    """A residual of gradients, added to the weights as one of updates, destroys the model."""
+    optimizer = KINDS[kind](build("plain"))
+    state = KINDS[other](build("plain")).state_dict()
+    assert state["ggs"]["class"] != type(optimizer).__name__ or kind == other
+    if kind == other:
+        optimizer.load_state_dict(state)
+        del state["ggs"]["class"]  # as before states said it
+        optimizer.load_state_dict(state)
+        return
+    with pytest.raises(
+        ggs.errors.CheckpointError, match=f"the state is of {state['ggs']['class']} "
+    ):
+        optimizer.load_state_dict(state)
 
 
 def test_an_error_in_a_scaled_step_leaves_no_scale_behind() -> None:
