@@ -5,6 +5,7 @@ the torch optimizer was used. Learning-rate schedulers, ``zero_grad``, parameter
 gradient clipping and accumulation, and gradient scalers work on it as on any optimizer.
 """
 
+import re
 import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -200,11 +201,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         gradients = [
             p.grad for group in self.param_groups for p in group["params"] if p.grad is not None
         ]
-        finite = all_finite(gradients) if found_inf is None else not bool(found_inf)
+        scale = getattr(self, "grad_scale", None)
+        finite = found_inf is None or not bool(found_inf)
+        if found_inf is None or scale is None:  # else the scaler has looked at them just now
+            finite = finite and all_finite(gradients)
         has_gradient = [p.grad is not None for _, p in self.shared]
         facts = [self.statistics.step, *self._facts()]
         skip, *has_gradient = self._agree("step()", facts, [not finite, *has_gradient])
-        scale = getattr(self, "grad_scale", None)
         if scale is not None and not skip:
             unscale_(gradients, scale)
         return not skip, has_gradient
@@ -444,10 +447,14 @@ def _is_count(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON gives it back."""
+    """As JSON gives it back; what it cannot hold as a text, without what differs between processes."""
     if isinstance(value, Tensor):
-        return value.tolist()
-    return list(value) if isinstance(value, tuple) else value
+        return _plain(value.tolist())
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _named_parameters(

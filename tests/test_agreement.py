@@ -66,6 +66,29 @@ def test_equal_workers_agree(workers: WorkerPool) -> None:
     assert workers.run(3, _construct, "") == ["", "", ""]
 
 
+class _Custom:
+    """No JSON, and each process shows it at another address."""
+
+
+@pytest.mark.parametrize("method", [ggs.GGS, ggs.Dense])
+def test_settings_that_json_does_not_know_are_compared(method: Any) -> None:
+    def construct(worker: lockstep.Worker, other: float) -> str:
+        model = build("plain")
+        second = 0.99 if worker.rank == 0 else other
+        betas = (torch.tensor(0.9), torch.tensor(second))
+        adam = torch.optim.Adam(model.parameters(), lr=0.01, betas=betas, foreach=False)
+        adam.param_groups[0]["own"] = (_Custom(), {"a": 1}, None, 1j, (torch.tensor(1j),))
+        optimizer = method(adam, model, process_group=worker)
+        for step in range(2):
+            backward(model, step, worker.rank)
+            optimizer.step()
+        return "trained"
+
+    assert lockstep.run(2, construct, 0.99) == ["trained"] * 2
+    with pytest.raises(MismatchError, match=r"parameter group 0 betas: \[0\.89.*, 0\.5\] here"):
+        lockstep.run(2, construct, 0.5)
+
+
 class OnAGPU(ggs.GGS):
     """As a worker whose model is on a GPU describes itself."""
 

@@ -471,6 +471,31 @@ def test_scaled_gradients_are_unscaled_exactly_once() -> None:
         assert torch.equal(expected, found)
 
 
+@METHODS
+@pytest.mark.parametrize("kind", [ggs.GradScaler, torch.amp.GradScaler])
+def test_a_nan_that_comes_after_unscaling_skips_the_step(method: str, kind: Any) -> None:
+    """The scaler looked before: clipping or a user's own code may make one later."""
+
+    def train(worker: lockstep.Worker) -> tuple[list[bool], bool]:
+        model = build("plain")
+        optimizer = wrap(method, model, process_group=worker)
+        scaler = kind("cpu", init_scale=4.0)
+        skipped = []
+        for step in range(3):
+            optimizer.zero_grad()
+            images, classes = batch(step, worker.rank)
+            scaler.scale(nn.functional.cross_entropy(model(images), classes)).backward()
+            scaler.unscale_(optimizer)
+            if (worker.rank, step) == (1, 1):
+                model[1].weight.grad[0, 0] = float("nan")
+            scaler.step(optimizer)
+            scaler.update()
+            skipped.append(optimizer.statistics.skipped)
+        return skipped, all(bool(p.isfinite().all()) for p in model.parameters())
+
+    assert lockstep.run(2, train) == [([False, True, False], True)] * 2
+
+
 def test_freezing_after_wrapping_is_named() -> None:
     model = build("plain")
     optimizer = wrap("ggs", model)
