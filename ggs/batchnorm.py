@@ -19,6 +19,7 @@ mode                    during training                      evaluated and saved
 someone looks at it; training is the same as with ``local``, bit for bit.
 """
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, get_args
@@ -69,25 +70,35 @@ class RunningStatistics:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._own = [
+        # Not the tensors: load_state_dict(assign=True) puts others in their place.
+        self._modules = batchnorm_modules(model)
+        self._copied: list[Tensor] = []
+        self._kept: list[Tensor] = []
+        self.keep()
+
+    def _own(self) -> list[Tensor]:
+        return [
             tensor
-            for module in batchnorm_modules(model)
+            for module in self._modules
             for tensor in (module.running_mean, module.running_var, module.num_batches_tracked)
             if tensor is not None
         ]
-        self._kept = [tensor.clone() for tensor in self._own]
 
     @torch.no_grad()
     def keep(self) -> None:
         """Those of now are good: to be called after each step that was taken."""
-        if self._own:
-            torch._foreach_copy_(self._kept, self._own)
+        own = self._own()
+        if len(own) != len(self._copied) or any(map(operator.is_not, own, self._copied)):
+            self._copied, self._kept = own, [tensor.clone() for tensor in own]
+        elif own:
+            torch._foreach_copy_(self._kept, own)
 
     @torch.no_grad()
     def take_back(self) -> None:
         """Where a number of this worker's is not finite, all are those of the last good step again."""
-        if not all_finite([tensor for tensor in self._own if tensor.is_floating_point()]):
-            torch._foreach_copy_(self._own, self._kept)
+        own = self._own()
+        if not all_finite([tensor for tensor in own if tensor.is_floating_point()]):
+            torch._foreach_copy_(own, self._kept)
 
 
 @contextmanager

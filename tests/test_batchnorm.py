@@ -244,6 +244,29 @@ def test_a_batch_that_is_not_finite_does_not_poison_the_running_statistics(
         assert result == {"skipped": True, "kept": True, "finite": True, "steps": 4 + 7}
 
 
+@pytest.mark.parametrize("method", ["ggs", "dense"])
+def test_statistics_that_were_replaced_are_protected_too(method: str) -> None:
+    """As load_state_dict(assign=True) does, before or after a good step."""
+    for good_steps in (0, 1):
+        model = build("batchnorm")
+        optimizer = make(method, model)
+        saved = {name: torch.full_like(b, 3) for name, b in model.named_buffers()}
+        model.load_state_dict(saved, strict=False, assign=True)
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        loss = nn.functional.cross_entropy
+        for number in range(good_steps):
+            backward(model, number, 0)
+            optimizer.step()
+        before = copy.deepcopy(dict(model.named_buffers()))
+        images, classes = batch(5, 0)
+        optimizer.zero_grad()
+        loss(model(images * float("nan")), classes).backward()
+        optimizer.step()
+        assert optimizer.statistics.skipped
+        for name, buffer in model.named_buffers():
+            assert torch.equal(buffer, before[name]), name
+
+
 def _count(worker: lockstep.Worker, mode: str) -> tuple[list[int], list[int], list[int]]:
     """Counts of batches before, inside and after ``consolidated()``; rank 1 has seen fewer."""
     model = build("batchnorm")
