@@ -1,10 +1,10 @@
 """What GGS works with. Everything else is refused at construction, by name, with the way out."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from ggs.errors import ConfigurationError, UnsupportedError
@@ -120,6 +120,37 @@ def check_parameters(named: Sequence[tuple[str, nn.Parameter]]) -> None:
             start = parameter.data_ptr()
             spans.append((start, start + (extent + 1) * parameter.element_size(), name))
     _check_shared_memory(spans)
+
+
+def check_buffers(kind: str, named: Iterable[tuple[str, Tensor]]) -> None:
+    """Raise UnsupportedError for what cannot take over rank 0's numbers: torch would, or would hang.
+
+    Args:
+        kind: what they are, in the message.
+    """
+    for name, tensor in named:
+        if reason := _no_copy_into(tensor):
+            raise UnsupportedError(f"{kind} {name} {reason}")
+
+
+def _no_copy_into(tensor: Tensor) -> str:
+    if tensor.is_nested:
+        return (
+            "is a nested tensor, which cannot travel: keep a padded one, or none that is a buffer"
+        )
+    if tensor.layout != torch.strided:
+        return "is sparse and cannot travel: keep it dense, with to_dense()"
+    if tensor.is_quantized:
+        return "is quantized and cannot travel: train first, then quantize"
+    if type(tensor.data).__name__ == "DTensor":
+        return "is a DTensor, sharded over workers: GGS needs it whole on each"
+    if tensor.device.type == "meta":
+        return "is on the meta device: materialise it first"
+    if tensor.is_inference() and not torch.is_inference_mode_enabled():
+        return "was made in inference mode and cannot be written: use clone(), outside of it"
+    if any(n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True)):
+        return "is expanded, its elements share memory: use contiguous()"
+    return ""
 
 
 def _check_shared_memory(spans: list[tuple[int, int, str]]) -> None:

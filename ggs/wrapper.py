@@ -24,6 +24,7 @@ from ggs.flat import layout_strides
 from ggs.gradients import all_finite, unscale_
 from ggs.statistics import StepStatistics
 from ggs.support import (
+    check_buffers,
     check_initialised,
     check_model,
     check_optimizer,
@@ -71,7 +72,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._frozen = [(n, p) for n, p in named if not p.requires_grad]
         self.device = self.shared[0][1].device if self.shared else torch.device("cpu")
         self._link_to_inner()
-        require_agreement(self.collectives, self._description(settings, named), self.device)
+        if self.collectives.size > 1:
+            check_buffers("parameter", model.named_parameters())
+            check_buffers("buffer", model.named_buffers())
+            require_agreement(self.collectives, self._description(settings, named), self.device)
         self.strides = self._start_from_rank_0()
         self._running = batchnorm.RunningStatistics(model)
         self._max_consecutive_skips = max_consecutive_skips
@@ -126,7 +130,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def _start_from_rank_0(self) -> list[tuple[int, ...]]:
         """Take over rank 0's parameters and buffers; return the strides it lays the shared ones out with."""
-        for tensor in [*self.model.parameters(), *self.model.buffers()]:
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        if self.collectives.size > 1:
+            _leave_shared_memory(tensors)
+        for tensor in tensors:
             self.collectives.broadcast_(tensor)
         strides = [layout_strides(p) for _, p in self.shared]
         if not strides:
@@ -416,6 +423,26 @@ def agreement_bytes(parameters: int) -> int:
     in which schedule they are. ``parameters``: how many are shared.
     """
     return 1 + parameters + _CHECK_BYTES
+
+
+def _leave_shared_memory(tensors: Iterable[Tensor]) -> None:
+    """Give this process memory of its own for ``tensors``: what ``mp.spawn`` hands over, all write into.
+
+    Those that are views of one memory remain so.
+    """
+    own: dict[int, torch.UntypedStorage] = {}
+    for tensor in tensors:
+        if tensor.device.type != "cpu" or not tensor.untyped_storage().is_shared():
+            continue
+        if tensor.is_conj() or tensor.is_neg():
+            tensor.data = tensor.clone()
+            continue
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            own[storage.data_ptr()] = storage.clone()  # type: ignore[no-untyped-call]
+        tensor.data = torch.empty(0, dtype=tensor.dtype).set_(
+            own[storage.data_ptr()], tensor.storage_offset(), tensor.size(), tensor.stride()
+        )
 
 
 def check_tensors(what: str, found: Any, expected: dict[str, tuple[int, ...]]) -> None:

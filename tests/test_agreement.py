@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import ggs
@@ -134,6 +135,42 @@ def test_everyone_starts_from_rank_0(workers: WorkerPool) -> None:
     for state in (first, *others):
         for name, value in expected.items():
             assert torch.equal(state[name], value), name
+
+
+def _in_shared_memory(rank: int, size: int, model: nn.Module) -> dict[str, Any]:
+    """Every worker writes its own batch-norm layer and buffers, and sees nobody else's."""
+    assert model[1].bias.is_shared()
+    parameters = list(model.parameters())
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    strides = model[0].weight.stride()
+    dist.barrier()
+    optimizer = ggs.Dense(
+        torch.optim.SGD(model.parameters(), 0.1), model, batchnorm="local", max_consecutive_skips=1
+    )
+    same = all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    with torch.no_grad():
+        model[1].bias.fill_(rank + 1)
+        model[1].running_mean.fill_(rank + 1)
+        model.whole.fill_(rank + 1)
+    dist.barrier()
+    return {
+        "same": same and model[0].weight.stride() == strides,
+        "objects": all(
+            a is b for a, b in zip(parameters, optimizer.model.parameters(), strict=True)
+        ),
+        "seen": [set(t.tolist()) for t in (model[1].bias, model[1].running_mean, model.whole)],
+        "view": set(model.part.tolist()),
+    }
+
+
+def test_workers_leave_the_memory_they_were_started_with(workers: WorkerPool) -> None:
+    """``mp.spawn(worker, args=(model,))`` hands every process the same memory."""
+    model = build("batchnorm").to(memory_format=torch.channels_last)
+    model.register_buffer("whole", torch.zeros(6))
+    model.register_buffer("part", model.whole[2:4])
+    for rank, found in enumerate(workers.run(2, _in_shared_memory, model.share_memory())):
+        own = {rank + 1.0}
+        assert found == {"same": True, "objects": True, "seen": [own] * 3, "view": own}
 
 
 def _odd_buffers(rank: int) -> dict[str, torch.Tensor]:

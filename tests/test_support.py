@@ -138,6 +138,51 @@ def test_wrappers_that_reduce_or_shard_are_refused(workers: WorkerPool) -> None:
         assert "FSDPModule" in messages[3]
 
 
+def _odd_buffers() -> dict[str, Callable[[], torch.Tensor]]:
+    def inference() -> torch.Tensor:
+        with torch.inference_mode():
+            return torch.ones(3)
+
+    return {
+        "sparse": lambda: torch.eye(3).to_sparse(),
+        "csr": lambda: torch.eye(3).to_sparse_csr(),
+        "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+        "meta": lambda: torch.empty(3, device="meta"),
+        "inference": inference,
+        "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        "expanded": lambda: torch.ones(3, 1).expand(3, 4),
+    }
+
+
+@pytest.mark.filterwarnings("default")  # torch's own, of kinds that are only prototypes
+@pytest.mark.parametrize("kind", _odd_buffers())
+def test_buffers_that_cannot_travel_are_named_where_they_would_have_to(kind: str) -> None:
+    def construct(worker: lockstep.Worker) -> str:
+        model = _linear()
+        model.register_buffer("odd", _odd_buffers()[kind]())
+        optimizer = ggs.GGS(torch.optim.SGD(model.parameters()), model, process_group=worker)
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        return "trained"
+
+    assert lockstep.run(1, construct) == ["trained"]
+    with pytest.raises(UnsupportedError, match=r"^buffer odd (is|was) .*: ") as caught:
+        lockstep.run(2, construct)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("every", [True, False])
+def test_a_frozen_parameter_that_cannot_be_written_is_named(every: bool) -> None:
+    def construct(worker: lockstep.Worker) -> None:
+        model = _linear()
+        model.odd = nn.Parameter(torch.ones(3, 1).expand(3, 4), requires_grad=False)
+        given = [p for p in model.parameters() if p.requires_grad or every]
+        ggs.Dense(torch.optim.SGD(given), model, process_group=worker)
+
+    with pytest.raises(UnsupportedError, match=r"^parameter odd is expanded.*contiguous\(\)"):
+        lockstep.run(2, construct)
+
+
 def _not_a_member(rank: int, size: int) -> str:
     group = dist.new_group([0])
     model = _linear()
