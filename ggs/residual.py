@@ -166,9 +166,6 @@ class ResidualOptimizer(DistributedOptimizer):
                 "the state under 'ggs' has no 'exchange': it is of another class or an older version, "
                 f"load what {type(self).__name__}.state_dict() gave"
             )
-        bounds = own["exchange"].get("bounds")
-        if bounds is not None and not _are_bounds(bounds):
-            raise CheckpointError("the exchange's 'bounds' in the state are damaged: load another")
         shapes = {slot.name: tuple(slot.parameter.shape) for slot in self._flat.slots}
         check_tensors("residual", own.get("residual"), shapes)
         weight = own.get("residual_weight")
@@ -194,13 +191,6 @@ class ResidualOptimizer(DistributedOptimizer):
     def _reset_exchange(self) -> None:
         self._exchange.state.clear()  # in place: an exchange shares it with those it is made of
         self._exchange.state.update(copy.deepcopy(self._first_exchange_state))
-
-
-def _are_bounds(value: Any) -> bool:
-    """Whether ``value`` is where ranges begin and end: whole numbers from 0 upwards."""
-    if not isinstance(value, list) or not all(type(bound) is int for bound in value):
-        return False
-    return value[:1] == [0] and value == sorted(value)
 
 
 def _schedule(density: float | DensitySchedule, warmup_steps: int) -> DensitySchedule:

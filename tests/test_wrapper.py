@@ -571,7 +571,6 @@ def _broken(own: dict[str, Any]) -> list[dict[str, Any]]:
     if "exchange" in own:
         parts += [{"residual_weight": value} for value in (None, 0, torch.ones(2))]
         parts += [{"exchange": value} for value in (None, [])]
-        parts += [{"exchange": {"bounds": value}} for value in (1, "x", [0, 5, 3], [None], [])]
     return [{**own, **part} for part in parts]
 
 
