@@ -6,6 +6,7 @@ they are not, every rank learns who differs in what, and raises.
 
 import hashlib
 import json
+import re
 from typing import Any
 
 import torch
@@ -19,14 +20,14 @@ _TEXT_BYTES = 512
 def require_agreement(
     collectives: Collectives, description: dict[str, Any], device: torch.device
 ) -> None:
-    """Compare ``description`` (JSON-like) with every other worker's.
+    """Compare ``description`` with every other worker's; what JSON cannot hold counts as its text.
 
     Raises MismatchError, on every rank, naming the first rank that differs from rank 0 and what
     differs.
     """
     if collectives.size == 1:
         return
-    document = json.dumps(description, sort_keys=True).encode()
+    document = json.dumps(description, sort_keys=True, default=_plain).encode()
     digests = collectives.all_gather(_to_tensor(hashlib.sha256(document).digest(), device))
     if bool((digests == digests[0]).all()):
         return
@@ -35,7 +36,7 @@ def require_agreement(
     content = _to_tensor(document[: int(size)].ljust(int(size), b" "), device)
     collectives.broadcast_(content)
     reference = json.loads(bytes(content.cpu().tolist()))
-    found = _first_difference(reference, description)
+    found = _first_difference(reference, json.loads(document))
     text = found.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b" ")
     texts = collectives.all_gather(_to_tensor(text, device)).cpu()
     for rank, row in enumerate(texts):
@@ -50,6 +51,13 @@ def require_agreement(
 
 def _to_tensor(data: bytes, device: torch.device) -> torch.Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
+
+
+def _plain(value: Any) -> Any:
+    """A tensor as its numbers, anything else as a text without what differs between processes."""
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _first_difference(reference: Any, own: Any, path: str = "") -> str:
