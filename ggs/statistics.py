@@ -3,25 +3,25 @@
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StepStatistics:
-    """The last step of one worker. Bytes are what this worker put on, or took off, the network."""
+    """The last step of one worker, or none yet. Bytes are what it put on, or took off, the network."""
 
-    step: int
+    step: int = 0
     """Steps applied so far, this one included; a skipped step is not counted."""
-    bytes_sent: int
+    bytes_sent: int = 0
     """Bytes sent in this step, every header and flag counted."""
-    bytes_received: int
+    bytes_received: int = 0
     """Bytes received in this step."""
-    selected: int
+    selected: int = 0
     """Elements of the update that this worker sent, sparse and dense ones together."""
     numel: int
     """Shared elements: all parameters except the local ones of batch-norm layers."""
-    skipped: bool
+    skipped: bool = False
     """True when a worker had a NaN or an infinite gradient, so that none took the step."""
-    consecutive_skips: int
+    consecutive_skips: int = 0
     """Steps skipped in a row, this one included."""
-    skipped_steps: int
+    skipped_steps: int = 0
     """Steps skipped since the start."""
 
     @property

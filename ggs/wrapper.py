@@ -5,7 +5,6 @@ the torch optimizer was used. Learning-rate schedulers, ``zero_grad``, parameter
 gradient clipping and accumulation, and gradient scalers work on it as on any optimizer.
 """
 
-import re
 import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -81,7 +80,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._max_consecutive_skips = max_consecutive_skips
         self._is_consolidated = False
         numel = sum(p.numel() for _, p in self.shared)
-        self.statistics = StepStatistics(0, 0, 0, 0, numel, False, 0, 0)
+        self.statistics = StepStatistics(numel=numel)
 
     def _link_to_inner(self) -> None:
         """Become a torch optimizer over the inner one's own parameter groups and state."""
@@ -110,7 +109,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             "inner optimizer": type(self.inner).__name__,
             "parameter group": {
                 str(index): {
-                    name: _plain(value)
+                    name: value
                     for name, value in group.items()
                     if isinstance(value, (bool, int, float, str, tuple, Tensor))
                 }
@@ -389,19 +388,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _load_own_state(self, own: dict[str, Any]) -> None:
         self.statistics = StepStatistics(
-            own["step"],
-            0,
-            0,
-            0,
-            self.statistics.numel,
-            False,
-            own["consecutive_skips"],
-            own["skipped_steps"],
+            numel=self.statistics.numel,
+            step=own["step"],
+            consecutive_skips=own["consecutive_skips"],
+            skipped_steps=own["skipped_steps"],
         )
 
     def _reset_own_state(self) -> None:
         """Be as constructed."""
-        self.statistics = StepStatistics(0, 0, 0, 0, self.statistics.numel, False, 0, 0)
+        self.statistics = StepStatistics(numel=self.statistics.numel)
 
     def __repr__(self) -> str:
         settings = {**self._shown(), "workers": str(self.collectives.size)}
@@ -471,17 +466,6 @@ def _real_shape(value: Any) -> tuple[int, ...] | str:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _plain(value: Any) -> Any:
-    """As JSON gives it back; what it cannot hold as a text, without what differs between processes."""
-    if isinstance(value, Tensor):
-        return _plain(value.tolist())
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _named_parameters(
