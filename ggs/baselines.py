@@ -20,7 +20,7 @@ from ggs.errors import ConfigurationError, UnsupportedError
 from ggs.exchange import ExchangeName
 from ggs.residual import ResidualOptimizer, Scope
 from ggs.schedule import DensitySchedule, check_density
-from ggs.wrapper import check_tensors
+from ggs.state import check_tensors
 
 
 class _OnGradients(ResidualOptimizer):

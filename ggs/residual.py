@@ -15,9 +15,10 @@ from ggs.errors import CheckpointError, ConfigurationError, NonFiniteError
 from ggs.exchange import ExchangeName, Task
 from ggs.flat import FlatParameters
 from ggs.schedule import DensitySchedule, check_density, exponential_warmup, selected_count
+from ggs.state import check_tensors
 from ggs.support import check_whole
 from ggs.wire_layout import check_format
-from ggs.wrapper import DistributedOptimizer, check_tensors
+from ggs.wrapper import DistributedOptimizer
 
 Scope = Literal["global", "tensor"]
 

@@ -21,6 +21,7 @@ from ggs.collectives import Collectives, ProcessGroup
 from ggs.errors import CheckpointError, MismatchError, NonFiniteError, UnsupportedError
 from ggs.flat import layout_strides
 from ggs.gradients import all_finite, unscale_
+from ggs.state import is_count
 from ggs.statistics import StepStatistics
 from ggs.support import (
     check_buffers,
@@ -380,7 +381,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "leave out what is under 'ggs' to start afresh"
             )
         for name in ("step", "consecutive_skips", "skipped_steps"):
-            if not isinstance(own, dict) or not _is_count(own.get(name)):
+            if not isinstance(own, dict) or not is_count(own.get(name)):
                 raise CheckpointError(
                     f"the state under 'ggs' has no whole number {name!r}: load what "
                     f"{here}.state_dict() gave"
@@ -438,34 +439,6 @@ def _leave_shared_memory(tensors: Iterable[Tensor]) -> None:
         tensor.data = torch.empty(0, dtype=tensor.dtype).set_(
             own[storage.data_ptr()], tensor.storage_offset(), tensor.size(), tensor.stride()
         )
-
-
-def check_tensors(what: str, found: Any, expected: dict[str, tuple[int, ...]]) -> None:
-    """Raise CheckpointError unless ``found``, of a state, has a tensor of each name and shape expected."""
-    if not isinstance(found, dict):
-        raise CheckpointError(
-            f"the state under 'ggs' has no {what} by parameter: load a state of the same model and class"
-        )
-    for name in sorted(found.keys() | expected.keys(), key=str):
-        tensor = found.get(name)
-        shape = None if tensor is None else _real_shape(tensor)
-        if shape is None or shape != expected.get(name):
-            raise CheckpointError(
-                f"{what} of {name}: shape {shape} in the state, {expected.get(name)} in this model: load "
-                "the state of the same model"
-            )
-
-
-def _real_shape(value: Any) -> tuple[int, ...] | str:
-    """The shape of a plain tensor of real numbers; of anything else, what it is."""
-    if not isinstance(value, Tensor):
-        return type(value).__name__
-    plain = value.layout == torch.strided and not value.is_nested and value.device.type != "meta"
-    return tuple(value.shape) if plain and value.is_floating_point() else f"{value.dtype} tensor"
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _named_parameters(

@@ -22,6 +22,7 @@ LAYERS = [
         "collectives",
         "flat",
         "support",
+        "state",
         "gradients",
         "cost",
     },
