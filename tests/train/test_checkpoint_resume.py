@@ -54,6 +54,13 @@ def run(rank: int, size: int, config: TrainConfig) -> dict[str, Any]:
     return summary
 
 
+def told(rank: int, size: int, config: TrainConfig) -> str:
+    """What a worker's training says on stderr."""
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        run(rank, size, config)
+    return said.getvalue()
+
+
 def weights(folder: Path) -> bytes:
     return (folder / "run" / "model.safetensors").read_bytes()
 
@@ -257,7 +264,9 @@ def test_all_workers_use_the_newest_that_each_can_read(workers: WorkerPool, tmp_
     marked = second / "mark"
     marked.touch()
     damage_time = (newest / "manifest.json").stat().st_mtime_ns
-    workers.run(2, run, config)
+    first, other = workers.run(2, told, config)
+    assert f"warning: {newest} is not used: rank 1: " in first
+    assert other == ""  # a person reads one log of all
     assert weights(tmp_path) == expected
     assert marked.exists()  # step 3 was not trained again ...
     assert (newest / "manifest.json").stat().st_mtime_ns > damage_time  # ... and step 4 was
@@ -486,13 +495,6 @@ def stored(folder: Path, size: int, sharing: int) -> torch.Tensor:
         assert own["residual_weight"] == sharing
         found = found + torch.cat([r.double().reshape(-1) for r in own["residual"].values()])
     return found * sharing / size
-
-
-def told(rank: int, size: int, config: TrainConfig) -> str:
-    """What a worker's training says on stderr."""
-    with contextlib.redirect_stderr(io.StringIO()) as said:
-        run(rank, size, config)
-    return said.getvalue()
 
 
 def test_nodes_of_another_shape_lose_no_update(workers: WorkerPool, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def choose(
     Args:
         sharing: how many workers share one residual here.
 
-    Says which ones could not be read and why. Raises CheckpointError if that is all of them.
+    Rank 0 says which ones could not be read and why. Raises CheckpointError if that is all of them.
     """
     agreed = json.loads(first_text(collectives, json.dumps([str(path) for path in paths]), device))
     problem = ""
@@ -61,7 +61,8 @@ def choose(
             problem = f"the workers see different manifests in {path}"
         if not problem:
             return loaded
-        say(f"ggs: warning: {path} is not used: {problem}")
+        if collectives.rank == 0:
+            say(f"ggs: warning: {path} is not used: {problem}")
     if agreed:
         raise CheckpointError(
             f"none of the {len(agreed)} checkpoints in {Path(agreed[0]).parent} can be used (the last: "
