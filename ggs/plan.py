@@ -27,6 +27,7 @@ from ggs.cost import (
 from ggs.errors import ConfigurationError
 from ggs.schedule import selected_count
 from ggs.train.names import known_models, require_model
+from ggs.train.progress import size
 
 MEASURED_WORKERS = 4
 FLOOR_SECONDS = {"alexnet": 0.90, "resnet50": 0.98, "densenet121": 0.59}
@@ -192,14 +193,14 @@ def predict(
     numel, network = model.numel, cluster.network
     speedup = GPU_SPEEDUP if cluster.gpus else 1.0
     found = []
-    for method, size, rounds in (
+    for method, nbytes, rounds in (
         ("ddp", 4.0 * numel, 4.0 * numel / BUCKET_BYTES),
         ("ddp bf16", 2.0 * numel, 4.0 * numel / BUCKET_BYTES),
         ("powersgd 1", powersgd_bytes(model.all, 1), 3),
         ("powersgd 4", powersgd_bytes(model.all, 4), 3),
     ):
         overhead = OVERHEADS[method]
-        sent = ring_bytes(size, cluster.workers)
+        sent = ring_bytes(nbytes, cluster.workers)
         wire = sent * 8 / (network.bandwidth if cluster.nodes > 1 else network.local)
         hops = 2 * math.ceil(math.log2(cluster.workers))  # down and up a tree
         wire += hops * max(1, math.ceil(rounds)) * network.latency
@@ -342,9 +343,9 @@ def _checked_floor(model: str, gpus: int, step_ms: float | None, density: float)
 def _table(predictions: list[Prediction]) -> list[str]:
     dense = next(p.seconds for p in predictions if p.method == "ddp")
     return [
-        f"{'':14}{'step ms':>10}{'x ddp':>8}{'MB a node':>12}",
+        f"{'':14}{'step ms':>10}{'x ddp':>8}{'a node sends':>15}",
         *(
-            f"{p.method:14}{p.seconds * 1e3:10.1f}{dense / p.seconds:8.2f}{p.node_bytes / 1e6:12.3f}"
+            f"{p.method:14}{p.seconds * 1e3:10.1f}{dense / p.seconds:8.2f}{size(p.node_bytes):>15}"
             f"{'  ' + p.exchange if p.exchange else ''}"
             for p in predictions
         ),

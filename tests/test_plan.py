@@ -171,7 +171,7 @@ def test_the_exchange_is_the_librarys_whatever_the_network(bandwidth: str) -> No
     text = plan.plan("resnet50", 4, 8, bandwidth, "50us", 150, 0.001, "fp32")
     chosen, _ = auto.choose(25_557_032, 25_557, 32, 8, "fp32", "cuda")
     rows = [line for line in text.splitlines() if line.startswith("ggs ")]
-    assert [row.split()[4] for row in rows] == [chosen, "exchange=hierarchical,"]
+    assert [row.split()[5] for row in rows] == [chosen, "exchange=hierarchical,"]
     assert rows[1].endswith("exchange=hierarchical, allgather between the nodes")
 
 
