@@ -60,7 +60,7 @@ class Failure:
     def from_message(cls, message: Any) -> "Failure":
         """Read what :meth:`to_message` wrote. Raises ValueError for anything else."""
         if not isinstance(message, Mapping):
-            raise ValueError("a failure is not an object")  # noqa: TRY004
+            raise ValueError("a failure is not an object")  # noqa: TRY004  callers expect ValueError only
         where, text = message.get("where"), message.get("text")
         code, time = message.get("exit_code"), message.get("time")
         consequence = message.get("consequence")

@@ -86,7 +86,7 @@ def _decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
             raise ValueError(f"{str(content)[:40]!r} is no number")
         return float(content)
     if isinstance(content, str):
-        raise ValueError(f"{tag} holds a text")  # noqa: TRY004
+        raise ValueError(f"{tag} holds a text")  # noqa: TRY004  callers expect ValueError only
     if tag == _TENSOR:
         return _decode_tensor(content, tensors)
     if tag == _TUPLE:
