@@ -5,11 +5,11 @@
         --workers 4 --batch-size 64 --seeds 3 --jobs 2 --out docs/results/mnist-lenet5.jsonl
 
 Every finished run is one JSON line appended to ``--out``; runs that are there already are skipped, so the
-same command resumes a study that was interrupted, and a larger grid adds to it. All N workers of one run
-live in one process with one thread (``ggs.lockstep``: bit-identical to N processes), ``--jobs`` runs train
-at once. Dense training has one run per seed and optimizer, and Deep Gradient Compression (dgc) runs with
-sgd only. At the end come the tables of ``--out``; ``accuracy_tables.py`` makes them, and the plots, of any
-files.
+same command resumes a study that was interrupted (Ctrl-C loses the runs under way), and a larger grid adds
+to it. All N workers of one run live in one process with one thread (``ggs.lockstep``: bit-identical to N
+processes), ``--jobs`` runs train at once. Dense training has one run per seed and optimizer, and Deep
+Gradient Compression (dgc) runs with sgd only. At the end come the tables of ``--out``;
+``accuracy_tables.py`` makes them, and the plots, of any files.
 """
 
 import argparse
@@ -19,17 +19,20 @@ import itertools
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
-from accuracy_tables import load, tables
+from accuracy_tables import ResultsError, Run, identity, load, tables
+from pydantic import TypeAdapter, ValidationError
 
 from ggs import __version__, lockstep
 from ggs.errors import GGSError
@@ -37,17 +40,21 @@ from ggs.train.arguments import build
 from ggs.train.check import check
 from ggs.train.config import TrainConfig
 from ggs.train.data import ImageSet
+from ggs.train.duration import DurationField
 from ggs.train.worker import load_images, pick_device, train
 
 LEARNING_RATES = {"adam": 1e-3, "amsgrad": 1e-3, "rmsprop": 1e-3, "adagrad": 1e-2, "sgd": 0.05}
 """The same for every method. sgd has a momentum of 0.9."""
-IDENTITY = (
-    "model", "data", "length", "method", "optimizer", "lr", "density", "density_warmup", "scope", "values",
-    "batchnorm", "workers", "batch_size", "seed", "settings",
-)  # fmt: skip
-"""What makes a run another one."""
-
-Run = dict[str, Any]
+_BEGINNING = b'{"model": '
+"""Of every line that ``study`` writes: a file of anything else is not cut."""
+_OPTIONS = {
+    "model", "data", "data_dir", "image_size", "method", "optimizer", "lr", "density", "density_warmup",
+    "scope", "values", "batchnorm", "workers", "batch_size", "seed", "epochs", "steps", "device",
+    "run_dir", "tensorboard",
+}  # fmt: skip
+"""Settings of ``ggs train`` that a run has by this program's own options, or must not have."""
+INTERRUPTED = 130
+"""The exit status of a program that Ctrl-C has ended."""
 
 
 def grid(arguments: argparse.Namespace) -> Iterator[Run]:
@@ -56,11 +63,13 @@ def grid(arguments: argparse.Namespace) -> Iterator[Run]:
         base = {
             "model": arguments.model,
             "data": arguments.name or arguments.data,
+            "image_size": arguments.image_size,
+            "accelerator": arguments.accelerator,
             "length": f"{arguments.steps} steps"
             if arguments.steps
             else f"{arguments.epochs} epochs",
             "optimizer": optimizer,
-            "lr": arguments.lr or LEARNING_RATES[optimizer],
+            "lr": LEARNING_RATES[optimizer] if arguments.lr is None else arguments.lr,
             "workers": arguments.workers,
             "batch_size": arguments.batch_size,
             "seed": seed,
@@ -83,23 +92,26 @@ def grid(arguments: argparse.Namespace) -> Iterator[Run]:
                 **base,
                 "method": method,
                 "density": density,
-                "density_warmup": warmup,
+                "density_warmup": _spelled(warmup),
                 "scope": scope,
                 "values": values,
                 "batchnorm": batchnorm,
             }
 
 
-def identity(run: Run) -> str:
-    """The part of a result that says which run it is of."""
-    return json.dumps({name: run[name] for name in IDENTITY}, sort_keys=True)
+def _spelled(warmup: str) -> str:
+    """ "1epoch" and "1 epochs" are one warm-up. What is none is told of where the settings are checked."""
+    try:
+        return str(TypeAdapter(DurationField).validate_python(warmup))
+    except ValidationError:
+        return warmup
 
 
 def config(run: Run, arguments: argparse.Namespace, folder: str) -> TrainConfig:
     """The trainer's configuration. Raises ConfigurationError."""
     sparse = ("density", "density_warmup", "scope", "values")
     settings = {name: run[name] for name in sparse if run[name] is not None}
-    names = ("model", "method", "optimizer", "lr", "batch_size", "batchnorm", "seed")
+    names = ("model", "method", "optimizer", "lr", "batch_size", "batchnorm", "seed", "workers")
     settings |= {name: run[name] for name in names}
     amount, unit = run["length"].split()
     return build(
@@ -107,6 +119,7 @@ def config(run: Run, arguments: argparse.Namespace, folder: str) -> TrainConfig:
         {
             "momentum": 0.9 if run["optimizer"] == "sgd" else None,
             "device": arguments.device,
+            "tensorboard": False,
             "data": arguments.data,
             "data_dir": arguments.data_dir,
             "in_memory": arguments.data == "imagefolder",
@@ -140,6 +153,7 @@ def execute(run: Run, arguments: argparse.Namespace) -> Run:
     return {
         **run,
         "steps": summary["steps"],
+        "settled_steps": summary["settled_steps"],
         "top1": summary["top1"],
         "loss": summary["loss"],
         "replicas_min": summary["top1_replicas_min"],
@@ -169,11 +183,17 @@ def _load_images(settings: str, device: torch.device) -> tuple[ImageSet, ImageSe
 
 
 def study(runs: Sequence[Run], arguments: argparse.Namespace) -> int:
-    """Train ``runs``, ``--jobs`` at once, and append each result as it comes; how many failed."""
+    """Train ``runs``, ``--jobs`` at once, and append each result as it comes; how many failed.
+
+    Ctrl-C and SIGTERM end the runs under way at once: KeyboardInterrupt.
+    """
     failed = 0
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(arguments.jobs, mp_context=context) as pool:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    pool = ProcessPoolExecutor(
+        arguments.jobs, multiprocessing.get_context("spawn"), initializer=_leave_quietly
+    )
+    try:
         futures = {pool.submit(execute, run, arguments): run for run in runs}
         for done, future in enumerate(as_completed(futures), 1):
             run = futures[future]
@@ -190,7 +210,25 @@ def study(runs: Sequence[Run], arguments: argparse.Namespace) -> int:
             with arguments.out.open("a") as file:
                 file.write(json.dumps(result) + "\n")
             print(f"{where}: {result['top1']:.2f} % in {result['seconds']:.0f} s", flush=True)
+            if not result["settled_steps"] and run["method"] != "dense" and run["density"] < 1:
+                print(
+                    f"{where}: the density warm-up, {run['density_warmup']}, lasted to the end of the "
+                    f"run: density {run['density']:g} was never reached",
+                    file=sys.stderr,
+                    flush=True,
+                )
+    except BaseException:
+        for child in multiprocessing.active_children():
+            child.kill()  # nobody would take their results
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
     return failed
+
+
+def _leave_quietly() -> None:
+    """A terminal's Ctrl-C reaches the training processes too: the parent has the last word."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -206,49 +244,90 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--image-size", type=int)
     add("--methods", type=_list(str), default="dense,ggs,gs", help="of dense, ggs, gs, dgc")
     add("--optimizers", type=_list(str), default="adam", help=f"of {', '.join(LEARNING_RATES)}")
-    add("--lr", type=float, help="unset: " + str(LEARNING_RATES))
+    add("--lr", type=_positive, help="unset: " + str(LEARNING_RATES))
     add("--densities", type=_list(float), default="1e-3,1e-4")
     add("--density-warmups", type=_list(str), default="1 epoch", help="e.g. '0,1 epoch,200 steps'")
     add("--scopes", type=_list(str), default="global", help="of global, tensor")
     add("--values", type=_list(str), default="fp32", help="of fp32, bf16, int8, int4, sign")
     add("--batchnorms", type=_list(str), default="average",
         help="of average, local, dense, recalibrate; dense training has dense")  # fmt: skip
-    add("--workers", type=int, default=4)
-    add("--batch-size", type=int, default=64, help="per worker")
-    add("--seeds", type=int, default=3, help="how many: 0, 1, ...")
+    add("--workers", type=_count, default=4)
+    add("--batch-size", type=_count, default=64, help="per worker")
+    add("--seeds", type=_count, default=3, help="how many: 0, 1, ...")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--epochs", type=int, default=3)
-    length.add_argument("--steps", type=int)
+    length.add_argument("--epochs", type=_count, default=3)
+    length.add_argument("--steps", type=_count)
     add("--set", dest="settings", action="append", default=[], metavar="NAME=VALUE",
         help="any other setting of ggs train, for all runs; may be repeated")  # fmt: skip
     add("--device", default="cpu", help="cpu, cuda or auto")
-    add("--jobs", type=int, default=1, help="runs at once")
+    add("--jobs", type=_count, default=1, help="runs at once")
     add("--out", type=Path, required=True, help="JSON lines")
     arguments = parser.parse_args(argv)
     arguments.settings = dict(_setting(parser, text) for text in arguments.settings)
     unknown = set(arguments.optimizers) - LEARNING_RATES.keys()
     if unknown and arguments.lr is None:
         parser.error(f"no learning rate is known for {', '.join(sorted(unknown))}: give --lr")
+    if arguments.data == "imagefolder" and not arguments.name:
+        parser.error("--data imagefolder: give --name, what the results call these images")
+    arguments.accelerator = (
+        torch.cuda.get_device_name()
+        if arguments.device != "cpu" and torch.cuda.is_available()
+        else None
+    )
+    if not list(grid(arguments)):
+        parser.error(
+            "these are 0 runs: dgc is a method for sgd; give --optimizers sgd or other --methods"
+        )
     return arguments
 
 
-def _list(kind: type) -> Any:
-    return lambda text: [kind(part.strip()) for part in text.split(",")]
+def _list(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    def read(text: str) -> list[Any]:
+        try:
+            return [kind(part.strip()) for part in text.split(",")]
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers") from None
+
+    return read
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not allowed; give 1 or more")
+    return value
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not allowed; give a number above 0")
+    return value
 
 
 def _setting(parser: argparse.ArgumentParser, text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals:
         parser.error(f"--set {text}: give NAME=VALUE")
+    if name in _OPTIONS:
+        parser.error(
+            f"--set {text}: give it as an option of this program, which tells runs apart by it"
+        )
     return name, yaml.safe_load(value)
 
 
 def _cut_off_half_line(path: Path) -> None:
-    """What a killed study left of its last line."""
+    """What a killed study left of its last line; a whole one without its end gets that."""
     content = path.read_bytes()
     whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        os.truncate(path, whole)
+    rest = content[whole:]
+    try:
+        json.loads(rest)
+    except ValueError:
+        if _BEGINNING.startswith(rest[: len(_BEGINNING)]):
+            os.truncate(path, whole)
+    else:
+        path.write_bytes(content + b"\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -261,10 +340,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GGSError as error:
         print(f"accuracy.py: {error}", file=sys.stderr)
         return 2
-    there = set()
+    try:
+        return _complete(runs, arguments)
+    except KeyboardInterrupt:
+        print(f"accuracy.py: interrupted; the same command goes on from what is in {arguments.out}",
+              file=sys.stderr)  # fmt: skip
+        return INTERRUPTED
+    except BrokenProcessPool:
+        print(f"accuracy.py: a training process was killed, most often for its memory: give fewer --jobs; "
+              f"the same command goes on from what is in {arguments.out}", file=sys.stderr)  # fmt: skip
+    except ResultsError as error:
+        print(f"accuracy.py: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"accuracy.py: {arguments.out}: {error.strerror or error}", file=sys.stderr)
+    return 1
+
+
+def _complete(runs: list[Run], arguments: argparse.Namespace) -> int:
+    there: dict[str, Run] = {}
     if arguments.out.exists():
         _cut_off_half_line(arguments.out)
-        there = {identity(run) for run in load([arguments.out])}
+        there = {identity(run): run for run in load([arguments.out])}
     missing = [run for run in runs if identity(run) not in there]
     print(f"{len(runs)} runs, {len(runs) - len(missing)} of them in {arguments.out}", flush=True)
     failed = study(missing, arguments) if missing else 0

@@ -16,7 +16,8 @@ from typing import Any
 
 Run = dict[str, Any]
 
-STUDY = ("data", "model", "length", "workers", "batch_size")
+STUDY = ("data", "image_size", "model", "length", "workers", "batch_size", "accelerator")
+"""What runs that can be compared have in common."""
 VARIANT = (
     "optimizer",
     "lr",
@@ -28,6 +29,10 @@ VARIANT = (
     "batchnorm",
     "settings",
 )
+"""What runs of one row of a table have in common: they differ in their seeds."""
+FIGURES = ("steps", "top1", "replicas_min", "replicas_mean", "bytes_per_step", "bytes_total",
+           "dense_bytes_per_step")  # fmt: skip
+"""What a result must have beside them."""
 HEADS = {"optimizer": "optimizer", "density": "density", "density_warmup": "density warm-up",
          "method": "method", "scope": "scope", "values": "values", "batchnorm": "batch norm",
          "lr": "lr", "settings": "settings"}  # fmt: skip
@@ -35,10 +40,39 @@ ALWAYS = ("optimizer", "density", "density_warmup", "method")
 ORDER = ("dense", "ggs", "gs", "dgc")
 
 
+class ResultsError(ValueError):
+    """A file is none of results."""
+
+
 def load(paths: Iterable[Path]) -> list[Run]:
-    """The runs in these files of JSON lines; lines of other benchmarks are passed over."""
-    lines = [line for path in paths for line in path.read_text().splitlines() if line]
-    return [found for line in lines if "top1" in (found := json.loads(line))]
+    """The runs in these files of JSON lines; lines of other benchmarks are passed over, and so is a run
+    that is there already, as where two machines have done the same one. Raises OSError, ResultsError.
+    """
+    runs: dict[str, Run] = {}
+    for path in paths:
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            if line.strip() and (run := _result(line, f"line {number} of {path}")):
+                runs.setdefault(identity(run), run)
+    return list(runs.values())
+
+
+def _result(line: str, where: str) -> Run | None:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise ResultsError(f"{where} is no JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise ResultsError(f"{where} is no result but {line[:40]}")
+    if "top1" not in found:
+        return None
+    if missing := [name for name in (*STUDY, *VARIANT, "seed", *FIGURES) if name not in found]:
+        raise ResultsError(f"{where} has no {', '.join(missing)}: run it again")
+    return found
+
+
+def identity(run: Run) -> str:
+    """The part of a result that says which run it is of."""
+    return json.dumps([run[name] for name in (*STUDY, *VARIANT, "seed")], sort_keys=True)
 
 
 def grouped(
@@ -86,9 +120,7 @@ def dense_twin(run: Run, runs: Sequence[Run]) -> list[Run]:
 def tables(runs: Sequence[Run]) -> str:
     """One Markdown table per data set, model, length and number of workers."""
     parts = []
-    for (data, model, length, workers, batch), found in grouped(
-        sorted(runs, key=_rank), study_of
-    ).items():
+    for found in grouped(sorted(runs, key=_rank), study_of).values():
         sparse = [run for run in found if run["method"] != "dense"]
         shown = [
             name
@@ -100,7 +132,7 @@ def tables(runs: Sequence[Run]) -> str:
         replicas = any(run["replicas_mean"] is not None for run in found)
         heads += ["replicas, mean", "replicas, worst"] if replicas else []
         lines = [
-            f"{model} on {data}, {length}, {workers} workers x batch {batch}",
+            _title(found[0]),
             "",
             "| " + " | ".join(heads) + " |",
             "|---" * len(heads) + "|",
@@ -113,10 +145,18 @@ def tables(runs: Sequence[Run]) -> str:
     return "\n".join(parts)
 
 
+def _title(run: Run) -> str:
+    size, accelerator = run["image_size"], run["accelerator"]
+    return (
+        f"{run['model']} on {run['data']}{f' at {size} x {size}' if size else ''}, {run['length']}, "
+        f"{run['workers']} workers x batch {run['batch_size']}{f', {accelerator}' if accelerator else ''}"
+    )
+
+
 def _rank(run: Run) -> tuple[Any, ...]:
     amount, unit = run["length"].split()
     return (
-        run["data"], run["model"], unit, int(amount), run["workers"], run["batch_size"], run["optimizer"],
+        run["data"], run["model"], unit, int(amount), json.dumps(study_of(run)), run["optimizer"],
         -run["density"], str(run["density_warmup"]), ORDER.index(run["method"]), variant_of(run), run["seed"],
     )  # fmt: skip
 
@@ -138,16 +178,22 @@ def _figures(variant: Sequence[Run], runs: Sequence[Run]) -> list[str]:
     dense = statistics.fmean(run["dense_bytes_per_step"] for run in variant)
     total = sum(run["bytes_total"] for run in variant)
     sparse = variant[0]["method"] != "dense"
+    settled = not sparse or all(run.get("settled_steps", 1) for run in variant)
     return [
         f"{mean:.2f}{spread}",
         str(len(variant)),
-        "-" if against is None or variant[0]["method"] == "dense" else f"{against[0]:+.2f}",
-        f"{sent:,.0f}",
-        f"{dense / sent:,.0f}x" if sparse and sent else "-",
+        "-" if against is None or not sparse else _against(*against, len(variant)),
+        f"{sent:,.0f}" if settled else "-",
+        f"{dense / sent:,.0f}x" if sparse and sent and settled else "-",
         f"{dense * sum(run['steps'] for run in variant) / total:,.1f}x"
         if sparse and total
         else "-",
     ]
+
+
+def _against(difference: float, pairs: int, seeds: int) -> str:
+    """With how many seeds the difference is of, where dense training has not all of them."""
+    return f"{difference:+.2f}" + (f" ({pairs})" if pairs < seeds else "")
 
 
 def _replicas(variant: Sequence[Run]) -> list[str]:
@@ -167,15 +213,17 @@ def plot(runs: Sequence[Run], folder: Path) -> list[Path]:
     mpl.rcParams["svg.fonttype"] = "none"
     written = []
     for (data, model), found in grouped(runs, lambda run: (run["data"], run["model"])).items():
-        panels = grouped(sorted(found, key=_rank), lambda run: (run["optimizer"], run["length"]))
+        panels = grouped(sorted(found, key=_rank), _panel_of)
         columns = min(3, len(panels))
         rows = -(-len(panels) // columns)
         figure = Figure(figsize=(4.2 * columns, 3.6 * rows), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False)
-        for place, ((optimizer, length), part) in enumerate(panels.items()):
+        differing = [name for name in PANEL if len({json.dumps(run[name]) for run in found}) > 1]
+        for place, part in enumerate(panels.values()):
             axis = axes[place // columns][place % columns]
             _panel(axis, part)
-            axis.set_title(f"{optimizer}, {length}", fontsize=10)
+            names = [name for name in PANEL if name in ("optimizer", "length") or name in differing]
+            axis.set_title(", ".join(_cell(part[0], name) for name in names), fontsize=10)
         for place in range(len(panels), rows * columns):
             axes[place // columns][place % columns].set_axis_off()
         figure.suptitle(f"{model} on {data}", fontsize=11)
@@ -188,6 +236,23 @@ def plot(runs: Sequence[Run], folder: Path) -> list[Path]:
     return written
 
 
+PANEL = (
+    "optimizer",
+    "length",
+    "lr",
+    "workers",
+    "batch_size",
+    "image_size",
+    "settings",
+    "accelerator",
+)
+"""What runs of one panel have in common: dense training is the same line for all of them."""
+
+
+def _panel_of(run: Run) -> tuple[Any, ...]:
+    return tuple(json.dumps(run[name], sort_keys=True) for name in PANEL)
+
+
 STYLES = {"ggs": ("o", "-", "C0"), "gs": ("s", "--", "C1"), "dgc": ("^", ":", "C2")}
 """Marker, dashes, colour."""
 
@@ -195,16 +260,15 @@ STYLES = {"ggs": ("o", "-", "C0"), "gs": ("s", "--", "C1"), "dgc": ("^", ":", "C
 def _panel(axis: Any, runs: Sequence[Run]) -> None:
     """Lines tell methods by marker and dashes, warm-up by filled markers: readable without colour.
 
-    Of what else a run may differ in, the defaults only: other scopes, formats, batch-norm modes and settings
-    are in the tables.
+    Of what else a run may differ in, the defaults only: other scopes, formats and batch-norm modes are in
+    the tables.
     """
     dense = [run["top1"] for run in runs if run["method"] == "dense"]
     if dense:
         axis.axhline(statistics.fmean(dense), color="black", linewidth=1, label="dense")
         axis.axhspan(min(dense), max(dense), color="black", alpha=0.12, linewidth=0)
     plain = [run for run in runs if run["method"] != "dense" and run["scope"] == "global"
-             and run["values"] == "fp32" and run["batchnorm"] == "average"
-             and not run["settings"]]  # fmt: skip
+             and run["values"] == "fp32" and run["batchnorm"] == "average"]  # fmt: skip
     lines = grouped(plain, lambda run: (run["method"], run["density_warmup"]))
     for (method, warmup), part in lines.items():
         points = grouped(part, lambda run: (run["density"],))
@@ -235,7 +299,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--plots", type=Path, help="folder for SVG files")
     arguments = parser.parse_args(argv)
-    runs = load(arguments.files)
+    try:
+        runs = load(arguments.files)
+    except (OSError, ResultsError) as error:
+        print(f"accuracy_tables.py: {error}", file=sys.stderr)
+        return 2
     print(tables(runs))
     if arguments.plots:
         for path in plot(runs, arguments.plots):

@@ -10,7 +10,7 @@ data=${1:?usage: benchmarks/study.sh DATA_DIR [JOBS]} jobs=${2:-2}
 cd "$(dirname "$0")/.."
 out=${OUT:-docs/results} python=${PYTHON:-python}
 # The exchange is pinned: "auto" may take another one during the warm-up, which changes last bits.
-common="--workers 4 --jobs $jobs --set tensorboard=false --set exchange=allgather"
+common="--workers 4 --jobs $jobs --set exchange=allgather"
 
 mnist() {
     "$python" benchmarks/accuracy.py --model lenet5 --data mnist --data-dir "$data" $common \

@@ -1,6 +1,11 @@
 """The accuracy study: what it runs, that it resumes, and what its tables say."""
 
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -113,6 +118,7 @@ def test_the_grid_has_each_comparison_once(accuracy: ModuleType, tmp_path: Path)
         (("--set", "clip_nrom=1"), "'clip_nrom' is no setting, did you mean clip_norm?"),
         (("--density-warmups", "1"), "density_warmup"),
         (("--data", "mnist", "--data-dir", "/nowhere"), "data_dir: mnist is not in /nowhere"),
+        (("--batch-size", "4000"), "batch_size: 4000 x accumulate 1 x 2 worker(s)"),
         (("--model", "lenet6"), "model: lenet6 is unknown, did you mean lenet5?"),
     ],
 )
@@ -134,6 +140,74 @@ def test_an_optimizer_without_a_rate_needs_one(accuracy: ModuleType, tmp_path: P
     assert {run["lr"] for run in accuracy.grid(parsed)} == {0.002}
 
 
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--densities", "abc"), "'abc' is no list of numbers"),
+        (("--lr", "0"), "0 is not allowed; give a number above 0"),
+        (("--seeds", "0"), "0 is not allowed; give 1 or more"),
+        (("--workers", "-1"), "-1 is not allowed; give 1 or more"),
+        (("--steps", "0"), "0 is not allowed; give 1 or more"),
+        (("--methods", "dgc"), "dgc is a method for sgd"),
+        (("--set", "seed=5"), "give it as an option of this program"),
+        (("--data", "imagefolder"), "give --name"),
+    ],
+)
+def test_what_cannot_be_a_study_is_refused(
+    accuracy: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    more: tuple[str, ...], message: str,
+) -> None:  # fmt: skip
+    with pytest.raises(SystemExit):
+        accuracy.parse(arguments(tmp_path / "none", *more))
+    assert message in capsys.readouterr().err
+
+
+def test_images_of_another_size_are_another_run(accuracy: ModuleType, tmp_path: Path) -> None:
+    runs = [
+        run
+        for size in ((), ("--image-size", "32"))
+        for run in accuracy.grid(accuracy.parse(arguments(tmp_path / "none", *size)))
+    ]
+    assert len({accuracy.identity(run) for run in runs}) == len(runs) == 4
+
+
+def test_a_density_that_is_never_reached_is_told_of(
+    accuracy: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("--methods", "ggs", "--density-warmups", "1 epoch")
+    assert accuracy.main(arguments(tmp_path / "results.jsonl", *more)) == 0
+    shown = capsys.readouterr()
+    assert "density 0.01 was never reached" in shown.err
+    assert re.search(r"\| ggs \| [\d.]+ \| 1 \| - \| - \| - \| 1\.0x \|", shown.out)
+
+
+def test_a_warm_up_is_one_however_it_is_written(accuracy: ModuleType, tmp_path: Path) -> None:
+    found = set()
+    for text in ("1 epoch", "1epochs", "1.0 EPOCH"):
+        more = ("--methods", "ggs", "--density-warmups", text)
+        found |= set(
+            map(accuracy.identity, accuracy.grid(accuracy.parse(arguments(tmp_path, *more))))
+        )
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("rest", "becomes"),
+    [
+        ('{"model": "le', ""),
+        ('{"model": "lenet5", "top1": 9.0}', '{"model": "lenet5", "top1": 9.0}\n'),
+        ("my notes", "my notes"),
+    ],
+)
+def test_only_half_a_result_is_cut_off(
+    accuracy: ModuleType, tmp_path: Path, rest: str, becomes: str
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("{}\n" + rest)
+    accuracy._cut_off_half_line(path)
+    assert path.read_text() == "{}\n" + becomes
+
+
 def result(method: str, seed: int, top1: float, **other: Any) -> dict[str, Any]:
     dense = method == "dense"
     return {
@@ -141,7 +215,8 @@ def result(method: str, seed: int, top1: float, **other: Any) -> dict[str, Any]:
         "lr": 0.001, "density": 1.0 if dense else 0.001, "density_warmup": None if dense else "1 epoch",
         "scope": None if dense else "global", "values": None if dense else "fp32",
         "batchnorm": "dense" if dense else "average", "workers": 4, "batch_size": 64, "seed": seed,
-        "settings": {}, "top1": top1, "replicas_min": None, "replicas_mean": None, "bytes_per_step": 1000,
+        "settings": {}, "image_size": None, "accelerator": None,
+        "top1": top1, "replicas_min": None, "replicas_mean": None, "bytes_per_step": 1000,
         "dense_bytes_per_step": 370_000, "steps": 100, "bytes_total": 1_000_000, **other,
     }  # fmt: skip
 
@@ -162,7 +237,7 @@ def test_tables_compare_seed_by_seed(accuracy_tables: ModuleType) -> None:
     assert lines[4] == "| adam | 1 | - | dense | 98.50 ± 0.71 | 2 | - | 1,000 | - | - |"
     assert (
         lines[5]
-        == "| adam | 0.001 | 1 epoch | ggs | 95.67 ± 4.92 | 3 | +0.00 | 1,000 | 370x | 37.0x |"
+        == "| adam | 0.001 | 1 epoch | ggs | 95.67 ± 4.92 | 3 | +0.00 (2) | 1,000 | 370x | 37.0x |"
     )
     assert lines[6] == "| adam | 0.001 | 1 epoch | gs | 97.50 | 1 | -0.50 | 1,000 | 370x | 37.0x |"
     assert "lenet5 on mnist, 10 epochs, 4 workers x batch 64" in lines
@@ -207,13 +282,115 @@ def test_plots_are_the_same_every_time(accuracy_tables: ModuleType, tmp_path: Pa
     assert b"<svg" in files[0]
 
 
+def test_plots_show_sparse_runs_whatever_settings_all_have(
+    accuracy_tables: ModuleType, tmp_path: Path
+) -> None:
+    """The published plots once showed dense training alone: the study pins the exchange."""
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    pinned = {"settings": {"exchange": "allgather"}}
+    runs = [result(method, 0, 97.0, **pinned) for method in ("dense", "ggs", "gs")]
+    (path,) = accuracy_tables.plot(runs, tmp_path)
+    text = path.read_text()
+    assert ">ggs, warm-up 1 epoch<" in text
+    assert ">gs, warm-up 1 epoch<" in text
+    assert ">adam, 3 epochs<" in text
+    (path,) = accuracy_tables.plot([*runs, result("ggs", 0, 90.0)], tmp_path)
+    text = path.read_text()
+    assert ">adam, 3 epochs, exchange allgather<" in text
+    assert ">adam, 3 epochs, -<" in text  # runs with other settings are not on one line with these
+
+
+def test_the_published_plots_are_those_of_the_published_results(
+    accuracy_tables: ModuleType, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    docs = Path(__file__).resolve().parents[1] / "docs"
+    runs = accuracy_tables.load(sorted((docs / "results").glob("*.jsonl")))
+    for path in accuracy_tables.plot(runs, tmp_path):
+        shown = (docs / "results" / path.name).read_text()
+        assert texts(shown) == texts(path.read_text()), path.name
+        assert f"(results/{path.name})" in (docs / "results.md").read_text()
+
+
+def texts(svg: str) -> list[str]:
+    """All words of a picture; its lines and ticks depend on the version of matplotlib."""
+    return re.findall(r"<text[^>]*>([^<]*[a-z][^<]*)</text>", svg)
+
+
+def test_a_run_that_is_there_twice_counts_once(accuracy_tables: ModuleType, tmp_path: Path) -> None:
+    files = [tmp_path / "one.jsonl", tmp_path / "other.jsonl"]
+    for path, top1 in zip(files, (98.0, 97.0), strict=True):
+        path.write_text(json.dumps(result("dense", 0, top1)) + "\n")
+    assert [run["top1"] for run in accuracy_tables.load(files)] == [98.0]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"model": 1,}', "is no JSON (Illegal trailing comma") if sys.version_info >= (3, 13) else
+        ('{"model": 1,}', "is no JSON (Expecting property name"),
+        ("<<<<<<<", "is no JSON (Expecting value"),
+        ("7", "is no result but 7"),
+        ('{"top1": 98.0}', "has no data, image_size, model"),
+    ],
+)  # fmt: skip
+def test_a_line_that_is_no_result_is_told_of(
+    accuracy_tables: ModuleType, accuracy: ModuleType, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], line: str, problem: str,
+) -> None:  # fmt: skip
+    path = tmp_path / "results.jsonl"
+    path.write_text(json.dumps(result("dense", 0, 98.0)) + f"\n{line}\n")
+    before = path.read_bytes()
+    for program, call in (accuracy_tables, [str(path)]), (accuracy, arguments(path)):
+        assert program.main(call) != 0
+        said = capsys.readouterr().err
+        assert f"line 2 of {path} {problem}" in said
+        assert said.count("\n") == 1
+    assert path.read_bytes() == before
+
+
+def command(pid: str) -> bytes:
+    """A process's command; empty when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+@pytest.mark.parametrize("whom", ["the program", "its process group"])
+def test_an_interrupted_study_ends_at_once_and_can_go_on(
+    root: Path, tmp_path: Path, whom: str
+) -> None:
+    out = tmp_path / "results.jsonl"
+    lengthy = arguments(out, "--methods", "dense", "--seeds", "200")
+    study = subprocess.Popen(
+        [sys.executable, str(root / "benchmarks" / "accuracy.py"), *lengthy],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert study.stdout is not None
+    try:
+        while not (line := study.stdout.readline()).startswith("[1/200]"):
+            assert line, study.communicate()[1]
+        children = Path(f"/proc/{study.pid}/task/{study.pid}/children").read_text().split()
+        training = [child for child in children if b"spawn_main" in command(child)]
+        (os.kill if whom == "the program" else os.killpg)(study.pid, signal.SIGINT)
+        output, said = study.communicate(timeout=60)
+    finally:
+        study.kill()
+    assert study.returncode == 130
+    assert said == (f"accuracy.py: interrupted; the same command goes on from what is in {out}\n")
+    finished = len(out.read_text().splitlines())
+    assert 1 + output.count("[") == finished < 200
+    assert training
+    assert not any(map(command, training))
+
+
 @pytest.mark.parametrize(
     "other",
     [
         {"batchnorm": "local"},
         {"scope": "tensor"},
         {"values": "int8"},
-        {"settings": {"momentum": 0.5}},
     ],
 )
 def test_plots_show_the_defaults_only(

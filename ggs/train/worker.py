@@ -79,6 +79,11 @@ def train(
         raise ConfigurationError(
             "checkpoint_dir: workers that share a process write no checkpoints"
         )
+    if isinstance(group, lockstep.Worker) and config.exchange == "hierarchical":
+        raise ConfigurationError(
+            "exchange: workers that share a process are on no nodes that hierarchical could tell apart; "
+            "give allgather or split"
+        )
     collectives = Collectives(group)
     spec = data.spec(config)
     channels = models.input_channels(config.model, spec.channels)
