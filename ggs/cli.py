@@ -37,7 +37,9 @@ def plan(
     bandwidth: str = typer.Option(..., help="Between two hosts, each way: 1Gbit, 100Mbit."),
     latency: str = typer.Option("50us", help="Until a message's first byte: 50us, 0.2ms."),
     step_ms: float | None = typer.Option(
-        None, help="Milliseconds of a step without communication; unset: as measured on a CPU for alexnet, resnet50 and densenet121."
+        None,
+        help="Milliseconds of a step without communication; alexnet, resnet50 and densenet121: unset, as "
+        "measured on a CPU.",
     ),
     density: float = typer.Option(0.001, help="Share of the elements that GGS sends."),
     values: str = typer.Option("fp32", help="Format of the sent values."),

@@ -189,7 +189,10 @@ def test_no_hierarchical_where_nothing_is_averaged_or_nothing_leaves_the_node(
         ((1.0, 0.96, 1.2), "use GGS (split): 1.20 x as fast as the best rival, ddp"),
         ((1.0, 0.9, 1.2), "use GGS with exchange=hierarchical: 1.33 x as fast"),
         ((1.0, 0.98, 1.04), "use GGS with exchange=hierarchical: 1.06 x as fast"),
-        ((1.0, 0.99, 1.02), "don't use GGS: GGS takes 1000.0 ms a step, ddp 1020.0 ms; it should be 1.05 x"),
+        (
+            (1.0, 0.99, 1.02),
+            "don't use GGS: GGS takes 1000.0 ms a step, ddp 1020.0 ms; it should be 1.05 x",
+        ),
         ((1.0, 0.9, 0.8), "GGS with exchange=hierarchical takes 900.0 ms a step, ddp 800.0 ms"),
         ((1.0, 1.5, 1.2), "use GGS (split): 1.20 x"),
     ],
