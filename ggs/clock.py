@@ -1,4 +1,4 @@
-"""Where the time of a step goes: computing, selecting, sending, waiting.
+"""Where the time of a step goes: loading, computing, selecting or averaging, sending, waiting.
 
 Off unless someone measures. A phase interrupts the one around it, so that the phases add up to the
 whole; on a GPU every border waits for the device, which is why only a step now and then is measured.
@@ -11,10 +11,13 @@ from typing import Literal, get_args
 
 import torch
 
-Phase = Literal["computing", "selecting", "sending", "waiting"]
+Phase = Literal["loading", "computing", "selecting", "averaging", "sending", "waiting"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
-"""Forward, backward and local optimizer; selecting, coding and adding; collectives with data; the
-agreement at a step's start, where the fast workers wait for the slowest."""
+"""Getting the step's batches; forward, backward and local optimizer; selecting, coding and adding, or in
+dense training copying gradients in and out instead; collectives with data; the agreement at a step's
+start, where the fast workers wait for the slowest."""
+ALWAYS: tuple[Phase, ...] = ("loading", "computing", "sending", "waiting")
+"""What every step is said to have, be it for no time at all."""
 
 
 class Clock:
@@ -22,7 +25,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds: dict[Phase, float] = {}
-        """Of the last measured step; empty before."""
+        """Of the last measured step, a phase that it did not come to left out; empty before."""
         self._device: torch.device | None = None
         self._phases: list[Phase] = []
         self._since = 0.0
@@ -30,7 +33,7 @@ class Clock:
     @contextmanager
     def measure(self, device: torch.device) -> Iterator[None]:
         """Inside, phases are measured; time in none of them is computing."""
-        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.seconds = dict.fromkeys(ALWAYS, 0.0)
         self._device = device
         self._since = self._now()
         self._phases = ["computing"]
@@ -62,8 +65,8 @@ class Clock:
             self.leave()
 
     def _charge(self) -> None:
-        now = self._now()
-        self.seconds[self._phases[-1]] += now - self._since
+        now, phase = self._now(), self._phases[-1]
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._since
         self._since = now
 
     def _now(self) -> float:

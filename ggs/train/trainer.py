@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ggs.clock import PHASES, Phase
 from ggs.collectives import Collectives
 from ggs.replicas import check_replicas
 from ggs.residual import ResidualOptimizer
@@ -134,6 +135,7 @@ class Trainer:
         self.scheduler = scheduler(config, optimizer, plan.steps, plan.steps_per_epoch)
         self.scaler = GradScaler(device.type, enabled=config.precision == "fp16")
         self._clock = optimizer.collectives.clock
+        self._exchanging: Phase = "averaging" if config.method == "dense" else "selecting"
         optimizer.inner.register_step_pre_hook(lambda *_: self._clock.enter("computing"))
         optimizer.inner.register_step_post_hook(lambda *_: self._clock.leave())
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
@@ -145,9 +147,12 @@ class Trainer:
         self.model.train()
         while state.step < plan.steps:
             started = time.perf_counter()
-            for batches in itertools.islice(self._steps_of_epoch(), plan.steps - state.step):
+            batches_of_steps = self._steps_of_epoch()
+            for _ in range(min(plan.steps - state.step, plan.steps_per_epoch - state.epoch_step)):
                 logs = (state.step + 1) % self.config.log_every == 0
                 with self._clock.measure(self.device) if logs else nullcontext():
+                    with self._clock.phase("loading"):
+                        batches = next(batches_of_steps)
                     self._step(batches)
                 started = self._charge(started)
                 if logs:
@@ -265,7 +270,7 @@ class Trainer:
         if self.config.clip_norm is not None:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
-        with self._clock.phase("selecting"):
+        with self._clock.phase(self._exchanging):
             self.scaler.step(self.optimizer)
         self.scaler.update()
         self._lr = self.scheduler.get_last_lr()[0]
@@ -293,7 +298,7 @@ class Trainer:
 
     def _log(self) -> None:
         """Record the mean loss of all workers since the last line; a collective."""
-        state, done = self.state, self.optimizer.statistics
+        state, done, measured = self.state, self.optimizer.statistics, self._clock.seconds
         step, seconds = self._logged
         steps, elapsed = state.step - step, state.training_seconds - seconds
         self._logged = (state.step, state.training_seconds)
@@ -314,7 +319,7 @@ class Trainer:
                 "samples_per_second": round(rate, 1),
                 "skipped_steps": done.skipped_steps,
                 "residual_norm": self._residual_norm(),
-                "step_seconds": {p: round(s, 6) for p, s in self._clock.seconds.items()},
+                "step_seconds": {p: round(measured[p], 6) for p in PHASES if p in measured},
             }
             self.folder.log("train", row)
             if self.events:

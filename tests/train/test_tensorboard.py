@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import torch
 
 from ggs.train.arguments import build
 from ggs.train.config import TrainConfig
-from ggs.train.worker import train
+from ggs.train.data import ImageSet
+from ggs.train.worker import load_images, train
 from tests.worker_pool import WorkerPool
 
 pytest.importorskip("tensorboard")
@@ -68,7 +70,8 @@ def test_the_shares_of_a_step_are_the_whole_step(tmp_path: Path, workers: Worker
     workers.run(2, run, config_for(tmp_path, density=0.1, density_warmup=0))
     found = scalars(tmp_path)
     shares = [
-        found[f"share of a step/{p}"] for p in ("computing", "selecting", "sending", "waiting")
+        found[f"share of a step/{p}"]
+        for p in ("loading", "computing", "selecting", "sending", "waiting")
     ]
     for moments in zip(*shares, strict=True):
         assert sum(value for _, value in moments) == pytest.approx(1, abs=1e-5)
@@ -109,6 +112,51 @@ def test_one_dense_worker_has_no_residual_and_sends_nothing(tmp_path: Path) -> N
     found = scalars(tmp_path)
     assert "exchange/residual norm" not in found
     assert [value for _, value in found["share of a step/sending"]] == [0, 0, 0]
+
+
+def test_dense_training_selects_nothing(tmp_path: Path, workers: WorkerPool) -> None:
+    workers.run(2, run, config_for(tmp_path, method="dense"))
+    found = scalars(tmp_path)
+    assert all(value > 0 for _, value in found["share of a step/averaging"])
+    assert "share of a step/selecting" not in found
+    names = ["loading", "computing", "averaging", "sending", "waiting"]
+    assert [list(row["step_seconds"]) for row in rows(tmp_path, "train")] == [names] * 3
+
+
+class SlowToLoad:
+    """Images whose every training batch takes a while."""
+
+    def __init__(self, images: ImageSet) -> None:
+        self._images = images
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def batches(self, *order: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for batch in self._images.batches(*order):
+            time.sleep(0.2)
+            yield batch
+
+
+def test_the_time_that_batches_take_is_a_part_of_the_step(tmp_path: Path) -> None:
+    config = config_for(tmp_path, steps=5, accumulate=2, log_every=1, batch_size=1000)
+    images, test = load_images(config, CPU)  # two steps an epoch
+    train(config, CPU, None, (SlowToLoad(images), test))
+    log = rows(tmp_path, "train")
+    assert all(row["step_seconds"]["loading"] >= 0.4 for row in log)
+    measured = sum(sum(row["step_seconds"].values()) for row in log)
+    assert measured <= log[-1]["seconds"] + 0.0005
+
+
+def test_a_measured_step_trains_as_any_other(tmp_path: Path) -> None:
+    """Neither the batches nor their order depend on which steps are measured."""
+    for name, every in (("all", 1), ("few", 3)):
+        train(config_for(tmp_path / name, steps=6, batch_size=1000, log_every=every), CPU, None)
+    every_step = [row["loss"] for row in rows(tmp_path / "all", "train")]
+    means = [sum(every_step[:3]) / 3, sum(every_step[3:]) / 3]
+    assert [row["loss"] for row in rows(tmp_path / "few", "train")] == pytest.approx(means)
+    saved = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("all", "few")]
+    assert saved[0] == saved[1]
 
 
 def test_a_run_that_starts_over_leaves_no_old_events(tmp_path: Path) -> None:
