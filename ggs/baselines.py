@@ -90,8 +90,10 @@ class DeepGradientCompression(_OnGradients):
         model, density, warmup_steps, scope, values, exchange, workers_per_node, batchnorm, dense_below,
             max_consecutive_skips, process_group: as in ``ggs.GGS``. The paper's warm-up is
             ``density=staircase_warmup(0.001, 4 * steps_per_epoch)``.
-        clip_norm: limit of the mean gradient's norm, C. As in the paper, a worker limits its share of
-            it, g/N, to C/√N. None for no clipping (the paper clips recurrent networks only).
+        clip_norm: limit of the mean gradient's norm, C. As in the paper, where what a worker adds to the
+            mean is g/N, it limits that share to C/√N, and so g to C·√N: a mean of N independent
+            gradients is about √N times shorter than one of them. With ``exchange="hierarchical"`` N
+            counts nodes. None for no clipping (the paper clips recurrent networks only).
         momentum_masking: forget the momentum of what was sent.
 
     Raises: as ``ggs.GGS``; UnsupportedError for another optimizer.
@@ -150,7 +152,7 @@ class DeepGradientCompression(_OnGradients):
     def _step_together(self, has_gradient: dict[nn.Parameter, bool]) -> None:
         if self._clip_norm is not None:
             trained = [p for _, p in [*self.shared, *self._locals]]
-            limit = self._clip_norm * math.sqrt(self.collectives.size)
+            limit = self._clip_norm * math.sqrt(self._exchange.sources)
             nn.utils.clip_grad_norm_(trained, limit)
         with weight_decay_applied(self.inner, self.param_groups, has_gradient):
             self._accumulate(has_gradient)

@@ -414,6 +414,99 @@ def test_workers_whose_rates_differ_are_told_theirs(workers: WorkerPool) -> None
         assert f"density is 0.25, learning rates and weight decays are {rates}" in message
 
 
+def _limited(rank: int, size: int, exchange: str) -> float:
+    model = nn.Linear(8, 4)
+    optimizer = ggs.DeepGradientCompression(
+        torch.optim.SGD(model.parameters(), lr=1.0), model, density=1.0, clip_norm=0.5,
+        exchange=exchange, workers_per_node=2,
+    )  # fmt: skip
+    start = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 100.0)
+    optimizer.step()
+    end = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    return float((end - start).norm())
+
+
+@pytest.mark.parametrize(("exchange", "residuals"), [("allgather", 4), ("hierarchical", 2)])
+def test_a_limit_grows_with_the_root_of_the_residuals(
+    workers: WorkerPool, exchange: str, residuals: int
+) -> None:
+    """A node whose workers average their gradients is one worker of Deep Gradient Compression."""
+    for moved in workers.run(4, _limited, exchange):
+        assert moved == pytest.approx(0.5 * math.sqrt(residuals), rel=1e-5)
+
+
+def _dense(
+    rank: int, size: int, model_name: str, dtype: torch.dtype, options: dict[str, Any]
+) -> dict[str, Tensor]:
+    model = build(model_name, dtype)
+    if model_name == "unused":
+        model.use_side = rank % 2 == 0
+    sgd = torch.optim.SGD(model.parameters(), **SGD["nesterov"])
+    optimizer = ggs.Dense(sgd, model, **options)
+    for step in range(15):
+        backward(model, step, rank)
+        optimizer.step()
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def _clipped_mean(size: int, model_name: str, dtype: torch.dtype) -> dict[str, Tensor]:
+    """As a user of DistributedDataParallel does it, in one process."""
+    model = build(model_name, dtype)
+    sgd = torch.optim.SGD(model.parameters(), **SGD["nesterov"])
+    clipped = 0
+    for step in range(15):
+        gradients = []
+        for rank in range(size):
+            model.use_side = rank % 2 == 0
+            backward(model, step, rank)
+            gradients.append([p.grad for p in model.parameters()])
+        for parameter, of_workers in zip(
+            model.parameters(), zip(*gradients, strict=True), strict=True
+        ):
+            found = [g for g in of_workers if g is not None]
+            parameter.grad = torch.stack(found).sum(0) / size if found else None
+        clipped += nn.utils.clip_grad_norm_(model.parameters(), 0.6) > 0.6
+        sgd.step()
+    assert clipped
+    return {name: p.detach() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("model_name", ["batchnorm", "unused"])
+def test_dense_training_clips_the_mean_gradient(
+    workers: WorkerPool, model_name: str, size: int
+) -> None:
+    expected = _clipped_mean(size, model_name, torch.float64)
+    options = {"clip_norm": 0.6}
+    for found in workers.run(size, _dense, model_name, torch.float64, options):
+        for name, value in found.items():
+            torch.testing.assert_close(value, expected[name], rtol=1e-10, atol=1e-12)
+
+
+def test_one_dense_worker_that_clips_is_the_plain_optimizer() -> None:
+    expected = _clipped_mean(1, "batchnorm", torch.float32)
+    found = _dense(0, 1, "batchnorm", torch.float32, {"clip_norm": 0.6})
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_dense_replicas_that_clip_stay_alike(workers: WorkerPool) -> None:
+    """Though the gradients of their batch-norm layers, and so their norms, differ."""
+    options = {"clip_norm": 0.1, "batchnorm": "average"}
+    first, second = workers.run(2, _dense, "batchnorm", torch.float32, options)
+    alike = {name for name in first if torch.equal(first[name], second[name])}
+    assert {name for name in first if name not in alike} == {"1.weight", "1.bias"}
+    free, _ = workers.run(2, _dense, "batchnorm", torch.float32, {"batchnorm": "average"})
+    assert not any(torch.equal(first[name], free[name]) for name in first)
+
+
+def test_a_norm_to_clip_at_is_above_0() -> None:
+    model = build("plain")
+    with pytest.raises(ConfigurationError, match="clip_norm is nan: give a norm above 0"):
+        ggs.Dense(torch.optim.SGD(model.parameters()), model, clip_norm=math.nan)
+
+
 def test_the_stairs_of_deep_gradient_compression() -> None:
     schedule = ggs.staircase_warmup(0.001, 40)
     found = [schedule(step) for step in (0, 9, 10, 20, 30, 39, 40, 1000)]

@@ -163,7 +163,9 @@ class TrainConfig(BaseModel):
     clip_norm: float | None = Field(
         None,
         gt=0,
-        description="upper limit of each worker's own gradient norm, before the optimizer; unset: none",
+        description="upper limit C of a gradient's norm, before the optimizer. ggs and gs: each worker's "
+        "own gradient; dense: the averaged one; dgc: each worker's own, to C x sqrt(workers), as its paper "
+        "has it; unset: none",
         json_schema_extra=_TRAINING,
     )
     precision: Literal["fp32", "bf16", "fp16"] = Field(

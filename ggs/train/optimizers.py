@@ -121,9 +121,11 @@ def distribute(
             optimizer,
             model,
             batchnorm=config.batchnorm,
+            clip_norm=config.clip_norm,
             max_consecutive_skips=config.max_consecutive_skips,
             process_group=group,
         )
+    own: dict[str, Any] = {"clip_norm": config.clip_norm} if config.method == "dgc" else {}
     return SPARSE[config.method](
         optimizer,
         model,
@@ -137,7 +139,16 @@ def distribute(
         dense_below=config.dense_below,
         max_consecutive_skips=config.max_consecutive_skips,
         process_group=group,
+        **own,
     )
+
+
+def local_clip_norm(config: TrainConfig) -> float | None:
+    """What each worker's own gradient is limited to before the optimizer; None for no limit.
+
+    Dense training and Deep Gradient Compression clip in their own steps.
+    """
+    return None if config.method in ("dense", "dgc") else config.clip_norm
 
 
 def lr_factor(config: TrainConfig, step: int, total_steps: int, steps_per_epoch: int) -> float:

@@ -19,7 +19,7 @@ from ggs.train.config import TrainConfig
 from ggs.train.data import ImageSet
 from ggs.train.evaluate import autocast, evaluate
 from ggs.train.models import training_loss
-from ggs.train.optimizers import scheduler
+from ggs.train.optimizers import local_clip_norm, scheduler
 from ggs.train.progress import Reporter
 from ggs.train.runs import RunFolder
 from ggs.train.seeds import epoch_order
@@ -267,9 +267,9 @@ class Trainer:
                 loss = training_loss(self.model(images), labels) / len(batches)
             torch.autograd.backward(self.scaler.scale(loss))
             self._loss_sum += loss.detach()
-        if self.config.clip_norm is not None:
+        if (limit := local_clip_norm(self.config)) is not None:
             self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
+            nn.utils.clip_grad_norm_(self.model.parameters(), limit)
         with self._clock.phase(self._exchanging):
             self.scaler.step(self.optimizer)
         self.scaler.update()

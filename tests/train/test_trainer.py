@@ -126,11 +126,12 @@ def test_the_same_seed_gives_the_same_bits(
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.parametrize("clip_norm", [None, 0.1])
 def test_dense_on_two_workers_is_one_worker_with_twice_the_batch(
-    tmp_path: Path, workers: WorkerPool
+    tmp_path: Path, workers: WorkerPool, clip_norm: float | None
 ) -> None:
     """The order interleaves the workers' images, so that both runs see the same ones in each step."""
-    settings = {"method": "dense", "optimizer": "sgd", "lr": 0.1}
+    settings = {"method": "dense", "optimizer": "sgd", "lr": 0.1, "clip_norm": clip_norm}
     workers.run(2, run, config_for(tmp_path / "2", batch_size=8, **settings))
     train(config_for(tmp_path / "1", batch_size=16, **settings), CPU, None)
     train(config_for(tmp_path / "a", batch_size=4, accumulate=4, **settings), CPU, None)
@@ -139,6 +140,34 @@ def test_dense_on_two_workers_is_one_worker_with_twice_the_batch(
         found = weights(tmp_path / name)
         for key in expected:
             torch.testing.assert_close(found[key], expected[key], rtol=1e-4, atol=1e-6)
+
+
+class Steep(torch.nn.Linear):
+    """Begins at 0 and has a large gradient, the same for all images."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(784, num_classes, bias=False)
+        torch.nn.init.zeros_(self.weight)
+        self.weight.register_hook(lambda gradient: torch.full_like(gradient, 1e6))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return super().forward(images.flatten(1))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize(
+    ("method", "moved"), [("ggs", 1), ("gs", 1), ("dgc", math.sqrt(2)), ("dense", 1)]
+)
+def test_each_method_clips_once(
+    tmp_path: Path, workers: WorkerPool, method: str, moved: float, precision: str
+) -> None:
+    """Deep Gradient Compression lets a worker's own gradient be longer than the mean may be."""
+    settings = {
+        "method": method, "precision": precision, "optimizer": "sgd", "lr": 1.0, "density": 1.0,
+        "density_warmup": 0, "clip_norm": 0.5, "steps": 1, "model": "tests.train.test_trainer:Steep",
+    }  # fmt: skip
+    workers.run(2, run, config_for(tmp_path, **settings))
+    assert float(weights(tmp_path)["weight"].norm()) == pytest.approx(0.5 * moved, rel=1e-4)
 
 
 @pytest.mark.parametrize(
