@@ -21,22 +21,12 @@ from ggs.errors import GGSError
 from ggs.gpus import GPUs, Problem, gpu_problems, look_for_gpus
 from ggs.pai.environment import PAIEnvironment
 from ggs.pai.network import interface_names, ipv4_addresses, is_local
+from ggs.variables import is_harmless, shown_variables, told
 
 PACKAGES = (
     "torch", "torchvision", "numpy", "numba", "triton", "pydantic", "safetensors", "httpx", "docker",
     "tensorboard", "vl-convert-python",
 )  # fmt: skip
-_SHOWN = re.compile(
-    r"(PAI|FC|GGS|NCCL|RCCL|GLOO|CUDA|NVIDIA|HIP|ROCR|AMD|TORCH|OMP|MKL|UCX|MASTER)_\w+|RANK|NNODES|NODE_RANK|"
-    r"WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|LD_LIBRARY_PATH|LD_PRELOAD|(HTTPS?|NO|ALL)_PROXY",
-    re.IGNORECASE,
-)
-_SECRET = re.compile(r"TOKEN|SECRET|PASS|CREDENTIAL|KEY|AUTH|COOKIE|SAS(_|$)|CERT", re.IGNORECASE)
-_USER_IN_URL = re.compile(r"(?<=://)[^/@\s]+(?=@)")
-_QUERY = re.compile(r"(?<=\?)\S*=\S*")
-MASK = "******"
-LONGEST = 200
-"""Characters of a variable's value that are shown."""
 SMALL_SHM = 1 << 30
 """Bytes of /dev/shm below which data workers and NCCL run into bus errors."""
 
@@ -50,11 +40,15 @@ class Diagnosis:
 
 
 def diagnose(variables: Mapping[str, str]) -> Diagnosis:
-    """Look at everything. Takes some seconds: PyTorch is imported, and tried."""
+    """Look at everything. Takes some seconds: PyTorch is imported, and tried.
+
+    Changes to ``/`` if the working directory has been deleted.
+    """
     found = Diagnosis()
+    here = _working_directory(found.problems)  # before PyTorch: oneMKL ends the process without one
     gpus = look_for_gpus()
     found.sections["versions"] = _versions()
-    found.sections["machine"] = _machine()
+    found.sections["machine"] = _machine(here)
     found.sections["GPUs"] = gpus.lines()
     found.sections["network"] = _network()
     found.sections["OpenPAI"] = _openpai(variables, gpus, found.problems)
@@ -75,21 +69,6 @@ def render(found: Diagnosis) -> str:
     for problem in found.problems:
         lines += [f"  - {problem.what}", f"    {problem.remedy}"]
     return "\n".join(lines)
-
-
-def shown_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that matter to a training, sorted; secrets masked."""
-    return {
-        name: mask(name, text) for name, text in sorted(variables.items()) if _SHOWN.fullmatch(name)
-    }
-
-
-def mask(name: str, text: str) -> str:
-    """A variable's value without what may be secret: by its name, and in addresses."""
-    if _SECRET.search(name) and text:
-        return MASK
-    text = _QUERY.sub(MASK, _USER_IN_URL.sub(MASK, " ".join(text.split())))
-    return text if len(text) <= LONGEST else text[:LONGEST] + " ..."
 
 
 def _versions() -> dict[str, str]:
@@ -113,7 +92,7 @@ def _system() -> str:
         return platform.system()
 
 
-def _machine() -> dict[str, str]:
+def _machine(here: Path | None) -> dict[str, str]:
     model = re.search(r"^model name\s*: (.*)$", _read("/proc/cpuinfo"), re.MULTILINE)
     memory = re.search(r"^MemTotal:\s*(\d+) kB$", _read("/proc/meminfo"), re.MULTILINE)
     limit = _read("/sys/fs/cgroup/memory.max") or _read(
@@ -124,14 +103,35 @@ def _machine() -> dict[str, str]:
     cores = f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} cores"
     if len(quota) == 2 and quota[0].isdecimal():
         cores += f", limited to {int(quota[0]) / int(quota[1]):g}"
-    disk = shutil.disk_usage(Path.cwd())
     return {
         "CPU": f"{model[1] if model else platform.machine()}, {cores}",
         "memory": f"{_gib(int(memory[1]) * 1024) if memory else 'unknown'}"
         + (f", limited to {_gib(int(limit))}" if bounded else ""),
         "/dev/shm": _shm_text(),
-        "disk here": f"{_gib(disk.free)} of {_gib(disk.total)} free",
+        "disk here": _disk_text(here),
     }
+
+
+def _working_directory(problems: list[Problem]) -> Path | None:
+    """Where we are; None, and in ``/`` from then on, where that has been deleted."""
+    try:
+        return Path.cwd()
+    except OSError:
+        os.chdir("/")
+        problems.append(
+            Problem("the working directory has been deleted", "change to one that exists: cd")
+        )
+        return None
+
+
+def _disk_text(folder: Path | None) -> str:
+    if folder is None:
+        return "unknown: the working directory has been deleted"
+    try:
+        disk = shutil.disk_usage(folder)
+    except OSError as error:  # as of a mount that is gone
+        return f"unknown: {error.strerror}"
+    return f"{_gib(disk.free)} of {_gib(disk.total)} free"
 
 
 def _shm_size() -> int | None:
@@ -190,8 +190,8 @@ def _interfaces(variables: Mapping[str, str]) -> list[Problem]:
             if not fits or (exact and name.removeprefix("=") not in known):
                 problems.append(
                     Problem(
-                        f"{variable}={variables[variable]} names no interface of this machine "
-                        f"({', '.join(sorted(known))})",
+                        f"{variable}={told(variable, variables[variable])} names no interface "
+                        f"of this machine ({', '.join(sorted(known))})",
                         "unset it: ggs finds the interface that has the task's address",
                     )
                 )
@@ -205,8 +205,20 @@ def _openpai(variables: Mapping[str, str], gpus: GPUs, problems: list[Problem]) 
             return {"task": "none: this is no OpenPAI container"}
         return _task(environment, gpus, problems)
     except GGSError as error:
-        problems.append(Problem(str(error), "see docs/troubleshooting.md"))
+        problems.append(
+            Problem(_without_values(str(error), variables), "see docs/troubleshooting.md")
+        )
         return {"task": "one with a broken environment, see below"}
+
+
+def _without_values(error: str, variables: Mapping[str, str]) -> str:
+    """An error about variables, or only their names where it shows (NAME=value) what must not be."""
+    odd = [
+        f"{name}: {told(name, text)}"
+        for name, text in variables.items()
+        if not is_harmless(name, text) and re.search(rf"\b{re.escape(name)}=", error)
+    ]
+    return "; ".join(odd) or error
 
 
 def _task(environment: PAIEnvironment, gpus: GPUs, problems: list[Problem]) -> dict[str, str]:
@@ -232,7 +244,7 @@ def _task(environment: PAIEnvironment, gpus: GPUs, problems: list[Problem]) -> d
         )
     ports = environment.rendezvous_ports(environment.roles[0], 0)
     return {
-        "job": environment.job or "unnamed",
+        "job": told("PAI_JOB_NAME", environment.job) or "unnamed",
         "task": f"{role.name}-{index}, attempt {environment.attempt}",
         "roles": ", ".join(f"{r.name} x {r.tasks}" for r in environment.roles),
         "address": own,
@@ -282,6 +294,10 @@ def _try_gloo() -> None:
 
     if dist.is_initialized():
         return
+    variable = "GLOO_SOCKET_IFNAME"
+    name = os.environ.get(variable, "")
+    if not is_harmless(variable, name):  # gloo's error would show it
+        raise RuntimeError(f"{variable}: {told(variable, name)}")
     store = dist.HashStore()  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     dist.destroy_process_group()

@@ -35,7 +35,7 @@ LAYERS = [
     {"residual"},
     {"optimizer", "baselines"},
     {"pai"},
-    {"gpus"},
+    {"gpus", "variables"},
     {"train", "diagnose"},
     {"report", "plan"},
     {"cli"},
