@@ -1,6 +1,6 @@
 """``ggs train --dry-run``: everything checked, one step tried on a model that is thrown away.
 
-What a step sends is exact, or within a few percent where it goes by index range: it follows from the
+What is sent is exact, or within a few percent where it goes by index range: it follows from the
 numbers of elements and workers alone.
 """
 
@@ -25,7 +25,7 @@ from ggs.train.optimizers import build_optimizer, distribute
 from ggs.train.progress import duration, size
 from ggs.train.start import launch_options
 from ggs.train.summary import device_name
-from ggs.train.traffic import Traffic, foretell
+from ggs.train.traffic import Forecast, Traffic, WholeRun
 from ggs.train.trainer import Plan, Trainer
 from ggs.train.worker import build_model, load_images, pick_device
 from ggs.wrapper import DistributedOptimizer
@@ -62,6 +62,8 @@ class DryRun:
     images: tuple[int, int]
     parameters: tuple[Parameter, ...]
     traffic: Traffic
+    """Of a step after the density warm-up."""
+    whole_run: WholeRun
     memory: dict[str, int]
     seconds: float
     """Of the step that was tried, the first one."""
@@ -85,6 +87,7 @@ def dry_run(config: TrainConfig) -> DryRun:
     with _activations(model) as activations:
         trainer.run()
     memory = _memory(model, optimizer, activations[0], device)
+    forecast = Forecast(config, optimizer, counted.sizes, workers, local)
     return DryRun(
         config=config,
         plan=plan,
@@ -94,20 +97,23 @@ def dry_run(config: TrainConfig) -> DryRun:
         backend=backend,
         images=(len(images[0]), len(images[1])),
         parameters=tuple(_parameters(config, model, optimizer)),
-        traffic=foretell(config, optimizer, counted.nbytes, workers, local),
+        traffic=forecast.step(config.density),
+        whole_run=forecast.run(plan.steps, plan.density_warmup),
         memory=memory,
         seconds=trainer.state.training_seconds,
     )
 
 
 class _CountedAgreement(Collectives):
-    """A single worker's collectives, which remember how long the step's agreement is."""
+    """A single worker's collectives, which remember how many bytes each agreement of the step has."""
 
-    nbytes = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
 
     def all_reduce_max_(self, values: Tensor) -> Tensor:
         """See ``Collectives``."""
-        self.nbytes = values.nbytes
+        self.sizes.append(values.nbytes)
         return super().all_reduce_max_(values)
 
 
@@ -198,8 +204,8 @@ def describe(found: DryRun) -> str:
         "data": f"{config.data}, {found.images[0]:,} training and {found.images[1]:,} test images",
         "workers": f"{found.workers} on {found.tasks} task{'s' if found.tasks > 1 else ''}, "
         f"{found.device}, {found.backend}",
-        "run": f"{plan.steps:,} steps of {batch:,} images ({plan.steps_per_epoch:,} steps per epoch), "
-        f"density warm-up {plan.density_warmup:,} steps",
+        "run": f"{plan.steps:,} steps of {batch:,} images ({plan.steps_per_epoch:,} steps per epoch)"
+        + (f", density warm-up {plan.density_warmup:,} steps" if plan.density_warmup else ""),
         **_exchange_text(found),
         "memory": ", ".join(
             f"{name} {size(count)}" for name, count in found.memory.items() if count
@@ -210,7 +216,7 @@ def describe(found: DryRun) -> str:
               "one is slow); nothing was trained or written."]  # fmt: skip
     if found.workers == 1:
         lines.append("One worker sends nothing: --workers N shows what N would.")
-    elif traffic.bytes_sent > traffic.dense_bytes:
+    elif config.method != "dense" and traffic.bytes_sent > traffic.dense_bytes:
         lines.append("This sends more than dense training would: lower the density.")
     if warning := plan.warning(config):
         lines.append(warning)
@@ -218,7 +224,8 @@ def describe(found: DryRun) -> str:
 
 
 def _exchange_text(found: DryRun) -> dict[str, str]:
-    config, traffic = found.config, found.traffic
+    config, traffic, whole = found.config, found.traffic, found.whole_run
+    warms_up = found.plan.density_warmup > 0
     parts = {}
     meaning = {
         "sparse": f"of which {traffic.elements:,} are sent (density {config.density:g}, "
@@ -233,12 +240,20 @@ def _exchange_text(found: DryRun) -> dict[str, str]:
             elements = sum(p.numel for p in members)
             parts[kind] = f"{elements:,} elements in {_tensors(len(members))}, {words}"
     if found.workers > 1:
-        ratio = traffic.dense_bytes / traffic.bytes_sent
         parts["sends"] = (
-            f"{'' if traffic.exact else 'about '}{traffic.bytes_sent:,} B per worker and step after "
-            f"the warm-up; dense training {size(traffic.dense_bytes)}, {ratio:,.1f} times as much"
+            f"{'' if traffic.exact else 'about '}{traffic.bytes_sent:,} B per worker and step"
+            f"{' after the warm-up' if warms_up else ''}; {_dense(traffic)}"
+        )
+        parts["whole run"] = (
+            f"{'' if whole.exact else 'about '}{size(whole.bytes_sent)} per worker"
+            f"{', warm-up included' if warms_up else ''}; {_dense(whole)}"
         )
     return parts
+
+
+def _dense(sent: Traffic | WholeRun) -> str:
+    ratio = sent.dense_bytes / sent.bytes_sent
+    return f"dense training {size(sent.dense_bytes)}, {ratio:,.1f} times as much"
 
 
 def _row(parameter: Parameter, config: TrainConfig) -> tuple[str, str, str, str, str]:

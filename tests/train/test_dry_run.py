@@ -12,9 +12,11 @@ import torch
 from ggs.errors import ConfigurationError, UnsupportedError
 from ggs.flat import FlatParameters
 from ggs.pai import exit_codes
+from ggs.train import traffic
 from ggs.train.arguments import build
 from ggs.train.config import TrainConfig
 from ggs.train.dry_run import describe, dry_run
+from ggs.train.progress import size
 from ggs.train.worker import train
 from tests.worker_pool import WorkerPool
 
@@ -41,6 +43,7 @@ def run(rank: int, size: int, config: TrainConfig) -> list[int]:
         (4, {"density": 0.001, "dense_below": 100, "values": "bf16"}),
         (4, {"density": 1.0}),
         (3, {"method": "dense"}),
+        (3, {"method": "dense", "clip_norm": 1.0, "optimizer": "sgd"}),
         (2, {"method": "gs"}),
         (4, {"exchange": "hierarchical", "workers_per_node": 2, "density": 0.01}),
         (2, {"model": BN_MODEL, "density": 0.01}),
@@ -71,6 +74,74 @@ def test_bytes_by_index_range_are_foretold_closely(tmp_path: Path, workers: Work
     sent = workers.run(4, run, config)[0]
     assert sent == pytest.approx([found.traffic.bytes_sent] * 3, rel=0.03)
     assert f"about {found.traffic.bytes_sent:,} B per worker" in describe(found)
+
+
+@pytest.mark.parametrize(
+    ("count", "settings"),
+    [
+        (2, {"density_warmup": "6 steps", "exchange": "allgather"}),
+        (2, {"density_warmup": "6 steps", "steps": 4}),
+        (2, {"density_warmup": "6 steps", "scope": "tensor", "values": "int8", "dense_below": 100}),
+        (3, {"density_warmup": "6 steps", "method": "dgc", "optimizer": "sgd", "lr": 1e-4}),
+        (2, {"method": "dense", "density_warmup": "6 steps"}),
+        (2, {}),
+    ],
+    ids=str,
+)
+def test_every_byte_of_a_whole_run_is_foretold(
+    tmp_path: Path, workers: WorkerPool, count: int, settings: dict[str, Any]
+) -> None:
+    settings = {"steps": 10, "density": 0.003, **settings}
+    found = dry_run(config_for(workers=count, **settings))
+    assert found.whole_run.exact
+    config = config_for(run_dir=tmp_path, evaluate_every=0, tensorboard=False, **settings)
+    workers.run(count, run, config)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert found.whole_run.bytes_sent == summary["bytes_sent_total"]
+    ratio = found.whole_run.dense_bytes / found.whole_run.bytes_sent
+    assert ratio == pytest.approx(summary["compression_ratio_total"])
+    (line,) = [line for line in describe(found).splitlines() if line.startswith("  whole run ")]
+    warmed_up = settings.get("method") != "dense" and "density_warmup" in settings
+    assert line == (
+        f"  whole run {size(summary['bytes_sent_total'])} per worker"
+        f"{', warm-up included' if warmed_up else ''}; dense training "
+        f"{size(found.whole_run.dense_bytes)}, {ratio:.1f} times as much"
+    )
+
+
+def test_a_whole_run_by_index_range_is_foretold_closely(
+    tmp_path: Path, workers: WorkerPool
+) -> None:
+    settings = {"exchange": "split", "density": 0.01, "density_warmup": "6 steps", "steps": 10}
+    found = dry_run(config_for(workers=4, **settings))
+    config = config_for(run_dir=tmp_path, evaluate_every=0, tensorboard=False, **settings)
+    workers.run(4, run, config)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert found.whole_run.bytes_sent == pytest.approx(summary["bytes_sent_total"], rel=0.03)
+    assert f"  whole run about {size(found.whole_run.bytes_sent)} per worker" in describe(found)
+
+
+def test_a_long_warm_up_is_foretold_from_a_part_of_its_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = {"workers": 2, "steps": 3000, "density_warmup": "2000 steps"}
+    coarse = dry_run(config_for(**settings)).whole_run
+    monkeypatch.setattr(traffic, "WARMUP_PARTS", 2000)
+    fine = dry_run(config_for(**settings)).whole_run
+    assert fine.exact
+    assert not coarse.exact
+    assert coarse.bytes_sent == pytest.approx(fine.bytes_sent, rel=1e-4)
+
+
+@pytest.mark.parametrize("settings", [{"method": "dense"}, {"density": 0.01}], ids=str)
+def test_without_a_warm_up_none_is_spoken_of(settings: dict[str, Any]) -> None:
+    """Nor is dense training, which sends a few bytes more to agree, told to lower its density."""
+    text = describe(dry_run(config_for(workers=2, **settings)))
+    assert "warm-up" not in text
+    assert "lower the density" not in text
+    dense = {"density_warmup": "1 epoch", "method": "dense"}
+    assert "warm-up" not in describe(dry_run(config_for(workers=2, **dense)))
+    assert "lower the density" in describe(dry_run(config_for(workers=2, density=1.0)))
 
 
 def test_it_copies_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
