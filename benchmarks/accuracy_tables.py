@@ -8,6 +8,7 @@ the order of images) at the same number of steps, then averaged. Plots need matp
 
 import argparse
 import json
+import re
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -145,10 +146,15 @@ def tables(runs: Sequence[Run]) -> str:
     return "\n".join(parts)
 
 
+def short(model: str) -> str:
+    """The function's name of one's own model, ``package.module:function``; the others' names as they are."""
+    return model.rpartition(":")[2]
+
+
 def _title(run: Run) -> str:
     size, accelerator = run["image_size"], run["accelerator"]
     return (
-        f"{run['model']} on {run['data']}{f' at {size} x {size}' if size else ''}, {run['length']}, "
+        f"{short(run['model'])} on {run['data']}{f' at {size} x {size}' if size else ''}, {run['length']}, "
         f"{run['workers']} workers x batch {run['batch_size']}{f', {accelerator}' if accelerator else ''}"
     )
 
@@ -226,11 +232,9 @@ def plot(runs: Sequence[Run], folder: Path) -> list[Path]:
             axis.set_title(", ".join(_cell(part[0], name) for name in names), fontsize=10)
         for place in range(len(panels), rows * columns):
             axes[place // columns][place % columns].set_axis_off()
-        figure.suptitle(f"{model} on {data}", fontsize=11)
-        path = (
-            folder
-            / f"{data}-{model}.svg".replace(" ", "-").replace("(", "").replace(")", "").lower()
-        )
+        figure.suptitle(f"{short(model)} on {data}", fontsize=11)
+        name = re.sub(r"[^a-z0-9._-]+", "-", f"{data}-{short(model)}".lower().replace(")", ""))
+        path = folder / f"{name}.svg"
         figure.savefig(path, metadata={"Date": None})
         written.append(path)
     return written

@@ -317,6 +317,16 @@ def texts(svg: str) -> list[str]:
     return re.findall(r"<text[^>]*>([^<]*[a-z][^<]*)</text>", svg)
 
 
+def test_ones_own_model_is_called_by_its_function(
+    accuracy_tables: ModuleType, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib", reason="plots need matplotlib")
+    runs = [result("dense", 0, 98.0, model="my.models:net", data="own (2 x 2)")]
+    (path,) = accuracy_tables.plot(runs, tmp_path)
+    assert path.name == "own-2-x-2-net.svg"
+    assert accuracy_tables.tables(runs).startswith("net on own (2 x 2), 3 epochs")
+
+
 def test_a_run_that_is_there_twice_counts_once(accuracy_tables: ModuleType, tmp_path: Path) -> None:
     files = [tmp_path / "one.jsonl", tmp_path / "other.jsonl"]
     for path, top1 in zip(files, (98.0, 97.0), strict=True):
