@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,12 @@ import torch
 from ggs.errors import ConfigurationError, DataError
 from ggs.report.charts import curves, exchange
 from ggs.report.page import render, write_report
-from ggs.report.runs import POINTS, names, read_run, thinned
+from ggs.report.runs import POINTS, Run, names, read_run, thinned
 from ggs.train.arguments import build
 from ggs.train.config import TrainConfig
 from ggs.train.worker import train
+from tests.report.page import Page
+from tests.report.written import training, write
 from tests.worker_pool import WorkerPool
 
 vl_convert = pytest.importorskip("vl_convert")
@@ -42,44 +43,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory, workers: WorkerPool) -> tuple
     return folder / "ggs", folder / "dense"
 
 
-class Page(HTMLParser):
-    """Every address that a page would load, and the texts of its tables by row."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.addresses: list[str] = []
-        self.rows: list[list[str]] = []
-        self.scripts: dict[str, str] = {}
-        self._script, self._cell = "", False
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        given = dict(attributes)
-        self.addresses += [given[name] or "" for name in ("src", "href") if name in given]
-        if tag == "script":
-            self._script = given.get("id") or "module"
-        elif tag == "tr":
-            self.rows.append([])
-        elif tag in ("td", "th"):
-            self.rows[-1].append("")
-            self._cell = True
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in ("td", "th"):
-            self._cell = False
-        elif tag == "script":
-            self._script = ""
-
-    def handle_data(self, data: str) -> None:
-        if self._script:
-            self.scripts[self._script] = self.scripts.get(self._script, "") + data
-        elif self._cell:
-            self.rows[-1][-1] += data.strip()
-
-    def texts(self, name: str) -> list[str]:
-        return next(row[1:] for row in self.rows if row[0] == name)
-
-
 def page(*paths: Path) -> Page:
     return Page(render([read_run(path) for path in paths]))
 
@@ -88,7 +51,7 @@ def test_the_figures_are_the_runs_own(runs: tuple[Path, Path]) -> None:
     ours, dense = (json.loads((path / "summary.json").read_text()) for path in runs)
     found = page(*runs)
     assert found.texts("top-1") == [f"{ours['top1']:.2f} %", f"{dense['top1']:.2f} %"]
-    assert found.texts("against A") == ["–", f"{dense['top1'] - ours['top1']:+.2f} points"]
+    assert found.texts("against B") == [f"{ours['top1'] - dense['top1']:+.2f} points", "–"]
     assert found.texts("less than dense")[0] == f"{ours['compression_ratio']:,.1f} times"
     assert found.texts("sent per step")[1] == "246.8 kB"
     assert found.texts("method") == ["ggs, adam", "dense, adam"]
@@ -134,9 +97,9 @@ def test_every_chart_can_be_drawn_and_read_without_colours(runs: tuple[Path, Pat
 
 def test_curves_end_where_the_record_does(runs: tuple[Path, Path]) -> None:
     specs: list[dict[str, Any]] = json.loads(page(*runs).scripts["specs"])
-    values = specs[0]["data"]["values"]
+    ends = specs[0]["layer"][-1]["data"]["values"]
     summary = json.loads((runs[0] / "summary.json").read_text())
-    last = next(row for row in values if row["run"] == "A" and row["last"])
+    last = next(row for row in ends if row["run"] == "A")
     assert last["step"] == 40
     assert last["top1"] == summary["top1"]
     assert last["bytes_sent_total"] == summary["bytes_sent_total"]
@@ -180,8 +143,6 @@ def test_names_are_as_short_as_can_be() -> None:
 
 
 def _named(path: Path) -> Any:
-    from ggs.report.runs import Run
-
     return Run(path, {}, [], [], None)
 
 
@@ -233,15 +194,48 @@ BROWSER = next(
 )
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
-def test_a_browser_draws_it(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    write_report(runs, tmp_path / "report.html")
+def in_browser(page: Path, width: int) -> str:
+    """The document that a browser makes of ``page`` in a window of ``width`` pixels."""
     flags = [
         "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
         "--disable-background-networking", "--disable-component-update", "--disable-sync",
-        f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=8000", "--dump-dom",
+        f"--user-data-dir={page.parent / 'profile'}", f"--window-size={width},900",
+        "--virtual-time-budget=8000", "--dump-dom",
     ]  # fmt: skip
-    address = (tmp_path / "report.html").as_uri()
-    done = subprocess.run([str(BROWSER), *flags, address], capture_output=True, text=True, timeout=280,
-                          check=True)  # fmt: skip
-    assert len(re.findall(r'<svg[^>]* class="marks"', done.stdout)) == 9
+    done = subprocess.run([str(BROWSER), *flags, page.as_uri()], capture_output=True, text=True,
+                          timeout=280, check=True)  # fmt: skip
+    return done.stdout
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+def test_a_browser_draws_it(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    write_report(runs, tmp_path / "report.html")
+    text = in_browser(tmp_path / "report.html", 1200)
+    assert len(re.findall(r'<svg[^>]* class="marks"', text)) == 9
+
+
+MEASURE = """
+<script>
+setTimeout(() => {
+  const out = [];
+  for (const svg of document.querySelectorAll("svg.marks"))
+    for (const text of svg.querySelectorAll("text"))
+      out.push(svg.getBoundingClientRect().right - text.getBoundingClientRect().right);
+  document.body.dataset.room = Math.min(...out).toFixed(1);
+}, 4000);
+</script>
+"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+@pytest.mark.parametrize("width", [1200, 500])
+def test_no_label_is_cut_off(tmp_path: Path, width: int) -> None:
+    phases = {"computing": 0.0142, "sending": 0.0101, "waiting": 0.0103}
+    rows = [training(step, step_seconds=phases) for step in (10, 20)]
+    path = tmp_path / "report.html"
+    write_report([write(tmp_path / name, rows=rows) for name in "abcde"], path)
+    text, _, _ = path.read_text().rpartition("</body>")
+    path.write_text(f"{text}{MEASURE}</body></html>")
+    room = re.search(r'data-room="([-\d.]+)"', in_browser(path, width))
+    assert room is not None
+    assert float(room[1]) >= 0

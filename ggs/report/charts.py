@@ -9,19 +9,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ggs.report.runs import Row, Run, thinned
+from ggs.report.runs import Row, Run, in_order, letter, thinned
 
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 LIGHT = ("#0b5cad", "#b3480a", "#00703c", "#7a1fa2", "#a8123e", "#3d5a66")
 DARK = ("#6cb6ff", "#ffa657", "#56d68b", "#d9a6ff", "#ff8fa8", "#a9c3cf")
 DASHES = ([1, 0], [7, 3], [2, 2], [9, 3, 2, 3], [4, 2], [12, 4])
 MARKERS = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
-PHASES = {
-    "computing": "forward, backward, local optimizer",
-    "selecting": "selecting, coding, adding",
-    "sending": "sending and receiving",
-    "waiting": "waiting for the slowest worker",
-}
+HEIGHT = 220
+"""Of a curve, in pixels."""
+_SMALLEST = 1e-100
+"""On a logarithmic axis: below it, the powers of ten come to an end."""
+_LETTER = 13
+"""Pixels that a letter takes, so that two do not cover each other."""
+_BESIDE = 40
+"""Pixels right of a bar's label, of which Vega foresees a part only when it fits a chart's width."""
 
 Spec = dict[str, Any]
 
@@ -38,9 +39,12 @@ class Chart:
 
 @dataclass(frozen=True)
 class _Axis:
+    """What is drawn along one side of a chart."""
+
     field: str
     title: str
-    format: str
+    format: str | None = None
+    """None: plain numbers, with as many digits as the ticks need."""
 
 
 _STEPS = _Axis("step", "steps", "~s")
@@ -58,24 +62,24 @@ def curves(runs: Sequence[Run]) -> Iterator[Chart]:
         (loss, "loss", "Training loss", "loss"),
     ):
         for name, axis in (("steps", _STEPS), ("time", _time(runs)), ("bytes", _BYTES)):
-            shown = [row for row in rows if name != "bytes" or row[axis.field] > 0]
-            if shown:
+            shown = rows if name != "bytes" else [row for row in rows if row[axis.field]]
+            if any(row[value] is not None for row in shown):
                 yield Chart(
                     title, f"against {name}", f"{title} of each run against {axis.title}.",
-                    _curve(shown, runs, axis, value, unit, points=value == "top1"),
+                    _curve(shown, runs, axis, _Axis(value, unit), points=value == "top1"),
                 )  # fmt: skip
 
 
 def exchange(runs: Sequence[Run]) -> Iterator[Chart]:
     """What is sent and what is kept back, against steps; and the time of a step."""
-    for value, title, unit in (
-        ("bytes_sent", "Sent per step", "bytes per worker"),
-        ("residual_norm", "Kept back", "norm of the residual"),
+    for value, title, unit, form in (
+        ("bytes_sent", "Sent per step", "bytes per worker", "~s"),
+        ("residual_norm", "Kept back", "norm of the residual", None),
     ):
         rows = _data(runs, [thinned(run.training, value) for run in runs], value)
-        shown = [row for row in rows if row[value] > 0]
-        if shown:
-            spec = _curve(shown, runs, _STEPS, value, unit, points=False)
+        shown = [row for row in rows if row[value] is None or row[value] > 0]
+        if any(row[value] is not None for row in shown):
+            spec = _curve(shown, runs, _STEPS, _Axis(value, unit, form), points=False)
             yield Chart(title, "against steps", f"{title}, {unit}, against steps.", spec)
     if any(run.phases for run in runs):
         yield Chart("Time of a step", "by what it goes to",
@@ -85,46 +89,36 @@ def exchange(runs: Sequence[Run]) -> Iterator[Chart]:
 def _time(runs: Sequence[Run]) -> _Axis:
     longest = max((row["seconds"] for run in runs for row in run.training), default=0.0)
     unit = next(unit for unit, _, most in _TIMES if longest <= most)
-    return _Axis(unit, unit, "~g")
+    return _Axis(unit, unit)
 
 
 def _data(runs: Sequence[Run], rows: Sequence[Sequence[Row]], value: str) -> list[Row]:
-    found = []
-    for order, (_, own) in enumerate(zip(runs, rows, strict=True)):
-        usable = [row for row in own if row.get(value) is not None]
-        for number, row in enumerate(usable, 1):
-            found.append(
-                {
-                    "run": _letter(order),
-                    "order": order,
-                    "step": row["step"],
-                    **{unit: row["seconds"] / length for unit, length, _ in _TIMES},
-                    "bytes_sent_total": row["bytes_sent_total"],
-                    value: row[value],
-                    "last": number == len(usable),
-                }
-            )
-    return found
+    """The rows of all runs that have a value; one that is not finite is null, a gap in the curve."""
+    return [
+        {
+            "run": letter(order),
+            "step": row["step"],
+            **{unit: row["seconds"] / length for unit, length, _ in _TIMES},
+            "bytes_sent_total": row["bytes_sent_total"],
+            value: row[value] if math.isfinite(row[value]) else None,
+        }
+        for order, (_, own) in enumerate(zip(runs, rows, strict=True))
+        for row in own
+        if row.get(value) is not None
+    ]
 
 
-def _letter(order: int) -> str:
-    return LETTERS[order % len(LETTERS)] + (str(order // len(LETTERS)) if order >= 26 else "")
-
-
-def _curve(
-    rows: list[Row], runs: Sequence[Run], axis: _Axis, value: str, unit: str, points: bool
-) -> Spec:
-    values = [row[value] for row in rows]
-    logarithmic = (
-        value in ("loss", "bytes_sent") and min(values) > 0 and max(values) > 20 * min(values)
-    )
-    x = _scale(axis.field, axis.title, axis.format, rows, axis is _BYTES)
-    y = _scale(value, unit, "~s" if value == "bytes_sent" else "~g", rows, logarithmic)
-    letters = [_letter(order) for order in range(len(runs))]
+def _curve(rows: list[Row], runs: Sequence[Run], x: _Axis, y: _Axis, points: bool) -> Spec:
+    values = [row[y.field] for row in rows if row[y.field] is not None]
+    across = _Scale(x, [row[x.field] for row in rows], x is _BYTES, room=0.0)
+    wide = min(values) > _SMALLEST and max(values) > 20 * min(values)
+    up = _Scale(y, values, y.field in ("loss", "bytes_sent") and wide, room=0.04)
+    letters = [letter(order) for order in range(len(runs))]
     tooltip = [
         {"field": name, "type": "nominal" if name == "run" else "quantitative", "title": title}
         for name, title in {
-            "run": "run", "step": "step", "seconds": "seconds", "bytes_sent_total": "bytes", value: unit,
+            "run": "run", "step": "step", "seconds": "seconds", "bytes_sent_total": "bytes",
+            y.field: y.title,
         }.items()
     ]  # fmt: skip
     colour = {"field": "run", "legend": None, "scale": {"domain": letters}}
@@ -141,9 +135,9 @@ def _curve(
     return {
         "data": {"values": rows},
         "width": "container",
-        "height": 220,
-        "padding": 6,
-        "encoding": {"x": x, "y": y, "color": colour},
+        "height": HEIGHT,
+        "padding": {"left": 6, "top": 6, "right": 6 + 2 * _LETTER, "bottom": 6},
+        "encoding": {"x": across.encoding(), "y": up.encoding(), "color": colour},
         "layer": [
             {"mark": {"type": "line", "strokeWidth": 2}, "encoding": {"strokeDash": dash}},
             {
@@ -151,10 +145,10 @@ def _curve(
                 "encoding": {"shape": shape, "tooltip": tooltip},
             },
             {
-                "transform": [{"filter": "datum.last"}],
+                "data": {"values": _ends(rows, across, up)},
                 "mark": {
-                    "type": "text", "align": "left", "fontWeight": "bold", "fontSize": 13,
-                    "dx": {"expr": "7 + 11 * datum.order"},
+                    "type": "text", "align": "left", "baseline": "middle", "fontWeight": "bold",
+                    "fontSize": _LETTER, "dx": 7, "dy": {"expr": "datum.dy"},
                 },
                 "encoding": {"text": {"field": "run"}},
             },
@@ -162,25 +156,95 @@ def _curve(
     }  # fmt: skip
 
 
-def _scale(field: str, title: str, form: str, rows: Sequence[Row], logarithmic: bool) -> Spec:
-    axis: Spec = {"format": form, "tickCount": 5, "labelOverlap": True}
-    if logarithmic:
-        axis["values"] = _ticks(min(row[field] for row in rows), max(row[field] for row in rows))
-    return {
-        "field": field,
-        "type": "quantitative",
-        "title": f"{title} (log)" if logarithmic else title,
-        "axis": axis,
-        "scale": {"type": "log" if logarithmic else "linear", "zero": False, "nice": False},
-    }
+class _Scale:
+    """An axis with the values along it, all of which lie inside its ends.
+
+    Args:
+        room: part of the axis that stays free at either end.
+    """
+
+    def __init__(
+        self, axis: _Axis, values: Sequence[float], logarithmic: bool, room: float
+    ) -> None:
+        self.axis, self._logarithmic = axis, logarithmic
+        low, high = self._along(min(values)), self._along(max(values))
+        free = room * (high - low) if high > low else abs(high) * 0.05 or 0.5
+        self._low, self._high = low - free, high + free
+        if min(values) >= 0 and not logarithmic:
+            self._low = max(0.0, self._low)
+
+    def _along(self, value: float) -> float:
+        return math.log10(value) if self._logarithmic else value
+
+    def share(self, value: float) -> float:
+        """Where ``value`` lies: 0 at the axis's start, 1 at its end."""
+        return (self._along(value) - self._low) / (self._high - self._low)
+
+    def encoding(self) -> Spec:
+        """The axis as Vega-Lite has it."""
+        ticks: Spec = {"tickCount": 5, "labelOverlap": True}
+        form, ends = self.axis.format, [self._low, self._high]
+        if self._logarithmic:
+            ticks["values"] = _ticks(self._low, self._high)
+            form, ends = form or "~g", [10.0**end for end in ends]
+        return {
+            "field": self.axis.field,
+            "type": "quantitative",
+            "title": f"{self.axis.title} (log)" if self._logarithmic else self.axis.title,
+            "axis": {**ticks, "format": form} if form else ticks,
+            "scale": {
+                "type": "log" if self._logarithmic else "linear",
+                "domain": ends,
+                "zero": False,
+                "nice": False,
+            },
+        }
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers on a logarithmic axis: a few, whatever its length."""
-    decades = math.log10(high / low)
-    factors = (1, 2, 5) if decades < 1.5 else (1, 3) if decades < 3 else (1,)
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    return [factor * 10.0**power for power in powers for factor in factors]
+    """Round numbers between two powers of ten: a few, whatever the distance."""
+    factors = (1, 2, 5) if high - low < 1.5 else (1, 3) if high - low < 3 else (1,)
+    powers = range(math.floor(low), math.ceil(high) + 1, max(1, round((high - low) / 8)))
+    ticks = [factor * 10.0**power for power in powers for factor in factors]
+    return [tick for tick in ticks if low <= math.log10(tick) <= high]
+
+
+def _ends(rows: Sequence[Row], across: _Scale, up: _Scale) -> list[Row]:
+    """Each run's last point, with the pixels that its letter is moved so that it covers no other."""
+    last = {row["run"]: row for row in rows if row[up.axis.field] is not None}
+    ends = sorted(last.values(), key=lambda row: across.share(row[across.axis.field]))
+    found, group = [], list[Row]()
+    for number, row in enumerate(ends, 1):
+        group.append(row)
+        here = across.share(row[across.axis.field])
+        if number == len(ends) or across.share(ends[number][across.axis.field]) - here > 0.06:
+            group.sort(key=lambda row: -up.share(row[up.axis.field]))
+            wanted = [HEIGHT * (1 - up.share(row[up.axis.field])) for row in group]
+            for row, place, moved in zip(group, wanted, apart(wanted), strict=True):
+                found.append({**row, "dy": round(moved - place, 1)})
+            group = []
+    return found
+
+
+def apart(wanted: Sequence[float]) -> list[float]:
+    """Places on a chart's height for letters, near the ``wanted`` ones (ascending), none over another.
+
+    Letters that would touch are a block, in the middle of where its letters want to be.
+    """
+    gap = min(_LETTER, HEIGHT / len(wanted))
+    blocks: list[list[float]] = []  # of a letter's place less those of the letters before it
+    for number, place in enumerate(wanted):
+        blocks.append([place - gap * number])
+        while len(blocks) > 1 and _mean(blocks[-1]) < _mean(blocks[-2]):
+            touching = blocks.pop()
+            blocks[-1] += touching
+    most = HEIGHT - gap * (len(wanted) - 1)
+    tops = [min(max(0.0, _mean(block)), most) for block in blocks for _ in block]
+    return [top + gap * number for number, top in enumerate(tops)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _cycle(values: Sequence[Any], runs: Sequence[Run]) -> list[Any]:
@@ -188,33 +252,35 @@ def _cycle(values: Sequence[Any], runs: Sequence[Run]) -> list[Any]:
 
 
 def _phases(runs: Sequence[Run]) -> Spec:
-    letters = [_letter(order) for order in range(len(runs))]
+    letters = [letter(order) for order in range(len(runs))]
     rows = [
         {
-            "run": _letter(order),
+            "run": letter(order),
             "phase": phase,
             "ms": 1000 * seconds,
-            "text": f"{_letter(order)}  {1000 * seconds:.3g} ms, "
-            f"{seconds / sum(run.phases.values()):.0%}",
+            "text": f"{letter(order)}  {run.phase(phase)}",
         }
         for order, run in enumerate(runs)
         for phase, seconds in run.phases.items()
     ]
+    longest = max(1000 * seconds for run in runs for seconds in run.phases.values())
     offset = {"field": "run", "scale": {"domain": letters}}
     return {
         "data": {"values": rows},
         "width": "container",
         "height": {"step": 19},
-        "padding": 6,
+        "padding": {"left": 6, "top": 6, "right": _BESIDE, "bottom": 6},
         "encoding": {
             "y": {
-                "field": "phase", "type": "nominal", "title": None, "sort": list(PHASES),
+                "field": "phase", "type": "nominal", "title": None,
+                "sort": in_order(name for run in runs for name in run.phases),
                 "scale": {"paddingInner": 0.25},
             },
             "yOffset": offset,
             "x": {
                 "field": "ms", "type": "quantitative", "title": "milliseconds",
                 "axis": {"tickCount": 4},
+                "scale": {"domain": [0, longest or 1], "nice": False},
             },
         },
         "layer": [
@@ -234,7 +300,7 @@ def styles(runs: Sequence[Run]) -> list[Mapping[str, Any]]:
     """Letter, colours, dash pattern and marker of each run, for the legend."""
     return [
         {
-            "letter": _letter(order),
+            "letter": letter(order),
             "light": LIGHT[order % len(LIGHT)],
             "dark": DARK[order % len(DARK)],
             "dash": " ".join(map(str, DASHES[order % len(DASHES)])),

@@ -1,7 +1,9 @@
 """The report's page: template, charts and the library that draws them, in one file without network."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,8 @@ from markupsafe import Markup
 
 from ggs import __version__
 from ggs.errors import ConfigurationError
-from ggs.report import charts, tables
-from ggs.report.runs import Run, names, read_run
+from ggs.report import charts, comparison, tables
+from ggs.report.runs import Run, names, read_runs
 
 _MARK = '<meta name="generator" content="ggs report">'
 _SCRIPT = """
@@ -25,17 +27,29 @@ window.drawChart = (element, spec, config) =>
 def write_report(paths: Sequence[Path], out: Path) -> int:
     """Write a report of the runs in ``paths`` to ``out``. Returns its size in bytes.
 
-    Raises ConfigurationError for a folder without a run and for a file that must not be replaced,
-    DataError for a damaged run.
+    Raises ConfigurationError for a folder without a run, for one given twice and for a file that cannot
+    be written or must not be replaced; DataError for a damaged run.
     """
-    if out.exists() and not _is_report(out):
+    with _in_one_line(out):
+        str(out).encode()
+        taken = out.exists() and not _is_report(out)
+    if taken:
         raise ConfigurationError(f"out: {out} exists and is no report; give another --out")
-    text = render([read_run(path) for path in paths]).encode()
-    try:
+    # What no text can hold (odd bytes in the name of a folder) is written as Python writes it.
+    text = render(read_runs(paths)).encode(errors="backslashreplace")
+    with _in_one_line(out):
         out.write_bytes(text)
-    except OSError as error:
-        raise ConfigurationError(f"out: cannot write {out}: {error.strerror}") from None
     return len(text)
+
+
+@contextmanager
+def _in_one_line(out: Path) -> Iterator[None]:
+    """Raise ConfigurationError for whatever the system says to the name ``out``."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "this is no name for a file"
+        raise ConfigurationError(f"out: cannot write {out}: {reason}; give another --out") from None
 
 
 def render(runs: Sequence[Run]) -> str:
@@ -45,7 +59,6 @@ def render(runs: Sequence[Run]) -> str:
     )
     template = (resources.files("ggs.report") / "page.html.jinja").read_text(encoding="utf-8")
     curves, exchange = list(charts.curves(runs)), list(charts.exchange(runs))
-    differ, same = tables.settings(runs)
     return environment.from_string(template).render(
         mark=Markup(_MARK),
         version=__version__,
@@ -53,12 +66,12 @@ def render(runs: Sequence[Run]) -> str:
             {"name": name, **style}
             for name, style in zip(names(runs), charts.styles(runs), strict=True)
         ],
-        markers=charts.MARKERS,
+        notices=comparison.notices(runs),
+        against=comparison.against(runs),
         results=tables.results(runs),
         curves=curves,
         exchange=exchange,
-        differ=differ,
-        same=same,
+        settings=tables.settings(runs),
         environment=tables.environment(runs),
         specs=_json([chart.spec for chart in [*curves, *exchange]]),
         palettes=_json({"light": charts.LIGHT, "dark": charts.DARK}),
@@ -71,6 +84,7 @@ def _json(value: Any) -> Markup:
     return Markup(json.dumps(value, allow_nan=False).replace("<", "\\u003c"))
 
 
+@cache  # making it takes seconds
 def _library() -> Markup:
     """Vega-Lite with all it needs, as one module."""
     try:

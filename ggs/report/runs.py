@@ -1,24 +1,24 @@
 """Runs as a report sees them: the folders that ``ggs train`` leaves, finished or not."""
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ggs.errors import ConfigurationError, DataError
+from ggs.report.record import Summary, check_settings, read_line, read_summary
 from ggs.train.arguments import load_yaml
 
 POINTS = 800
 """Points that a curve has at most; longer ones are drawn through means of neighbours."""
+PHASES = ("loading", "computing", "selecting", "averaging", "sending", "waiting")
+"""The order in which known phases of a step are shown. Others come after them, in the record's order."""
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 Row = dict[str, Any]
-
-_NEEDED = {
-    "train": {"step", "seconds", "loss", "bytes_sent", "bytes_sent_total", "step_seconds"},
-    "evaluation": {"step", "seconds", "top1", "bytes_sent_total"},
-}
 
 
 @dataclass(frozen=True)
@@ -28,23 +28,87 @@ class Run:
     path: Path
     config: Mapping[str, Any]
     training: Sequence[Row]
-    """The "train" lines of ``metrics.jsonl``."""
+    """The "train" lines of ``metrics.jsonl``: every field of :class:`ggs.report.record.Training`."""
     evaluations: Sequence[Row]
-    """Its "evaluation" lines."""
-    summary: Mapping[str, Any] | None
+    """Its "evaluation" lines, as :class:`ggs.report.record.Evaluation`."""
+    summary: Summary | None
     """None while the run has not finished."""
+
+    @property
+    def dense(self) -> bool:
+        """Whether every step sent everything."""
+        return bool(self.config.get("method") == "dense")
 
     @cached_property
     def steps(self) -> int:
         """Steps done."""
+        if self.summary is not None and self.summary.steps is not None:
+            return self.summary.steps
         return max((row["step"] for row in (*self.training, *self.evaluations)), default=0)
+
+    @property
+    def top1(self) -> float | None:
+        """Percent at the end, or so far; NaN if it was not finite, None if never measured."""
+        if self.summary is not None and self.summary.top1 is not None:
+            return self.summary.top1
+        top1: float | None = last(self.evaluations, "top1")
+        return top1
 
     @cached_property
     def phases(self) -> dict[str, float]:
-        """Mean seconds of a step by phase, over the second half of the record."""
-        rows = self.training[len(self.training) // 2 :]
-        names = rows[-1]["step_seconds"] if rows else {}
-        return {name: sum(row["step_seconds"][name] for row in rows) / len(rows) for name in names}
+        """Mean seconds of a step by phase, over the second half of the record.
+
+        A phase that a step did not come to took it no time. Empty where nothing was measured.
+        """
+        measured = [row["step_seconds"] for row in self.training if row["step_seconds"]]
+        second_half = measured[len(measured) // 2 :]
+        names = in_order(name for seconds in second_half for name in seconds)
+        return {
+            name: sum(seconds.get(name, 0.0) for seconds in second_half) / len(second_half)
+            for name in names
+        }
+
+    def phase(self, name: str) -> str | None:
+        """A phase's mean time and its share of the step, in words; None where it was not measured."""
+        seconds, whole = self.phases.get(name), sum(self.phases.values())
+        if seconds is None:
+            return None
+        milliseconds = 1000 * seconds
+        text = f"{milliseconds:,.0f} ms" if milliseconds >= 100 else f"{milliseconds:.3g} ms"
+        return f"{text}, {seconds / whole:.0%}" if whole else text
+
+
+def in_order(names: Iterator[str]) -> list[str]:
+    """Phases once each: the known ones first, in the order of ``PHASES``."""
+    found = list(dict.fromkeys(names))
+    known = [name for name in PHASES if name in found]
+    return known + [name for name in found if name not in known]
+
+
+def letter(order: int) -> str:
+    """What run number ``order`` (from 0) is called: A, B, ..., Z, A1, B1, ..."""
+    return LETTERS[order % len(LETTERS)] + (
+        str(order // len(LETTERS)) if order >= len(LETTERS) else ""
+    )
+
+
+def read_runs(paths: Sequence[Path]) -> list[Run]:
+    """Read runs' folders, each of which is given once.
+
+    Raises ConfigurationError for a folder without a run, and for one given twice, be it under another
+    name; DataError for a damaged run.
+    """
+    runs: list[Run] = []
+    for path in paths:
+        run = read_run(path)
+        same = next((other for other in runs if os.path.samefile(other.path, path)), None)
+        if same is not None:
+            other = "" if same.path == path else f" (as {same.path})"
+            raise ConfigurationError(
+                f"the run in {path} is given twice{other}; give every run once"
+            )
+        runs.append(run)
+    return runs
 
 
 def read_run(path: Path) -> Run:
@@ -55,37 +119,39 @@ def read_run(path: Path) -> Run:
     config, metrics, summary = (
         path / name for name in ("config.yaml", "metrics.jsonl", "summary.json")
     )
-    if not (config.is_file() and metrics.is_file()):
-        raise ConfigurationError(
-            f"{path} holds no run: give a folder with config.yaml and metrics.jsonl, as ggs train leaves it"
-        )
-    rows = list(_lines(metrics))
     try:
+        if not (config.is_file() and metrics.is_file()):
+            raise ConfigurationError(
+                f"{path} holds no run: give a folder with config.yaml and metrics.jsonl, as ggs train "
+                "leaves it"
+            )
+        settings = _settings(config)
+        rows = list(_rows(metrics))
         return Run(
             path,
-            load_yaml(config),
+            settings,
             [row for row in rows if row["kind"] == "train"],
             [row for row in rows if row["kind"] == "evaluation"],
-            json.loads(summary.read_text()) if summary.is_file() else None,
+            read_summary(summary.read_bytes(), str(summary)) if summary.is_file() else None,
         )
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"the run in {path} is damaged: {error!r}") from None
+    except OSError as error:
+        raise ConfigurationError(f"the run in {path} cannot be read: {error.strerror}") from None
 
 
-def _lines(path: Path) -> Iterable[Row]:
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        values = load_yaml(path)
+    except ConfigurationError as error:
+        raise DataError(f"{error}; repair the file, or leave this run out of the report") from None
+    check_settings(values, str(path))
+    return values
+
+
+def _rows(path: Path) -> Iterator[Row]:
     """The record's rows; a last line without its end belongs to a run that is being written."""
-    text = path.read_text(encoding="utf-8", errors="replace")
-    for number, line in enumerate(text.splitlines(keepends=True), 1):
-        if not line.endswith("\n"):
-            break
-        try:
-            row = json.loads(line)
-            complete = _NEEDED[row["kind"]] <= row.keys()
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            complete = False
-        if not complete:
-            raise DataError(f"line {number} of {path} is damaged, or of another version of ggs")
-        yield row
+    *lines, _ = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, 1):
+        yield read_line(line, f"line {number} of {path}").model_dump()
 
 
 def names(runs: Sequence[Run]) -> list[str]:
@@ -98,21 +164,20 @@ def names(runs: Sequence[Run]) -> list[str]:
     return [str(run.path) for run in runs]
 
 
+def last(rows: Sequence[Row], name: str) -> Any:
+    """The value called ``name`` of the latest row that has one; None where none has."""
+    found = [row for row in rows if row.get(name) is not None]
+    return max(found, key=lambda row: row["step"])[name] if found else None
+
+
 def thinned(rows: Sequence[Row], name: str) -> list[Row]:
-    """At most ``POINTS`` rows; the value called ``name`` is its mean since the row before."""
+    """At most ``POINTS`` rows; the value called ``name`` is its mean since the row before.
+
+    A mean over values of which one is not finite is NaN, so that a long record shows it too.
+    """
     found = [row for row in rows if row.get(name) is not None]
     size = -(-len(found) // POINTS) or 1
     groups = [found[start : start + size] for start in range(0, len(found), size)]
-    return [{**group[-1], name: sum(row[name] for row in group) / len(group)} for group in groups]
-
-
-def differences(runs: Sequence[Run], ignored: frozenset[str]) -> tuple[list[str], list[str]]:
-    """Names of the settings in which runs differ, and of those in which they do not."""
-    known = list(dict.fromkeys(name for run in runs for name in run.config))
-    differ = [
-        name
-        for name in known
-        if name not in ignored
-        and any(run.config.get(name) != runs[0].config.get(name) for run in runs)
+    return [
+        {**group[-1], name: math.fsum(row[name] for row in group) / len(group)} for group in groups
     ]
-    return differ, [name for name in known if name not in differ and name not in ignored]

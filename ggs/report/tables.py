@@ -1,21 +1,25 @@
 """The report's tables: a row for each figure, a column for each run, for phones are narrow."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ggs.report.charts import PHASES
-from ggs.report.runs import Run, differences
+from ggs.report import comparison
+from ggs.report.record import Summary
+from ggs.report.runs import Run, in_order, last, letter
 from ggs.train.progress import duration, size
 
-_OF_NO_INTEREST = frozenset({"run_dir", "overwrite", "dry_run", "checkpoint_dir"})
-_ENVIRONMENT = {
-    "device": "device",
-    "world_size": "workers",
-    "ggs_version": "GGS",
-    "torch_version": "PyTorch",
-    "python_version": "Python",
+_ENVIRONMENT: dict[str, Callable[[Summary], Any]] = {
+    "device": lambda summary: summary.device,
+    "workers": lambda summary: summary.world_size,
+    "GGS": lambda summary: summary.ggs_version,
+    "PyTorch": lambda summary: summary.torch_version,
+    "Python": lambda summary: summary.python_version,
 }
+_NOTHING = "–"
+
+_Figures = dict[str, Callable[[Run], str | None]]
 
 
 @dataclass(frozen=True)
@@ -27,108 +31,116 @@ class Table:
 
 def results(runs: Sequence[Run]) -> Table:
     """What each run came to."""
-    base = _top1(runs[0])
-    figures: dict[str, Callable[[Run], str | None]] = {
+    order = comparison.reference(runs)
+    base = runs[order]
+    figures: _Figures = {
         "state": lambda run: "finished" if run.summary else f"unfinished, step {run.steps:,}",
-        "method": lambda run: f"{run.config['method']}, {run.config['optimizer']}",
-        "model": lambda run: f"{run.config['model']} on {run.config['data']}",
-        "top-1": lambda run: _number(_top1(run), "{:.2f} %"),
-        "against A": lambda run: _difference(_top1(run), base) if run is not runs[0] else None,
-        "best top-1": lambda run: _number(
-            max((row["top1"] for row in run.evaluations), default=None), "{:.2f} %"
+        "method": lambda run: _joined(", ", run.config["method"], run.config.get("optimizer")),
+        "model": lambda run: _joined(" on ", run.config.get("model"), run.config.get("data")),
+        "top-1": lambda run: _number(run.top1, "{:.2f} %"),
+        f"against {letter(order)}": lambda run: (
+            comparison.difference(run, base) if run is not base else None
         ),
-        "test loss": lambda run: _number(_last(run.evaluations, "loss"), "{:.4f}"),
+        "best top-1": lambda run: _number(_best(run), "{:.2f} %"),
+        "test loss": lambda run: _number(last(run.evaluations, "loss"), "{:.4f}"),
+        "training loss": lambda run: _number(last(run.training, "loss"), "{:.4f}"),
         "steps": lambda run: f"{run.steps:,}",
-        "time": lambda run: _with(duration, _whole(run, "seconds")),
+        "time": lambda run: _text(duration, _whole(run, "seconds")),
         "images/s": lambda run: _number(_whole(run, "samples_per_second"), "{:,.0f}"),
-        "density": lambda run: _of_summary(run, "density", "{:.4%}".format),
-        "sent per step": lambda run: _of_summary(run, "bytes_sent_per_step", size),
-        "less than dense": lambda run: _of_summary(
-            run, "compression_ratio", "{:,.1f} times".format
+        "density": _of_summary(lambda summary: _number(summary.density, "{:.4%}")),
+        "sent per step": _of_summary(lambda summary: _text(size, summary.bytes_sent_per_step)),
+        "less than dense": _of_summary(
+            lambda summary: _number(summary.compression_ratio, "{:,.1f} times")
         ),
-        "sent in all": lambda run: _with(size, _last(run.training, "bytes_sent_total")),
-        "less than dense, in all": lambda run: _of_summary(
-            run, "compression_ratio_total", "{:,.1f} times".format
+        "sent in all": lambda run: _text(size, last(run.training, "bytes_sent_total")),
+        "less than dense, in all": _of_summary(
+            lambda summary: _number(summary.compression_ratio_total, "{:,.1f} times")
         ),
-        "skipped steps": lambda run: _with("{:,}".format, _last(run.training, "skipped_steps")),
-        **{phase: _phase(phase) for phase in PHASES},
+        "skipped steps": lambda run: _number(last(run.training, "skipped_steps"), "{:,}"),
+        **{name: _phase(name) for name in in_order(name for run in runs for name in run.phases)},
     }
-    return Table(_filled(figures, runs))
+    return _filled(figures, runs)
 
 
-def settings(runs: Sequence[Run]) -> tuple[Table, Table]:
-    """The settings in which the runs differ, and the others."""
-    differ, same = differences(runs, _OF_NO_INTEREST)
-    return (
-        Table([(name, [_shown(run.config.get(name)) for run in runs]) for name in differ]),
-        Table([(name, [_shown(runs[0].config.get(name))]) for name in same]),
-    )
+@dataclass(frozen=True)
+class Settings:
+    """The settings, sorted by :func:`ggs.report.comparison.settings`."""
+
+    differ: Table
+    sparse: Table
+    same: Table
+    """With the text of the first run only."""
+
+
+def settings(runs: Sequence[Run]) -> Settings:
+    """The settings in which the runs differ, those of the sparse runs among them, and the others."""
+    names = comparison.settings(runs)
+    return Settings(_settings(names.differ, runs), _settings(names.sparse, runs),
+                    _settings(names.same, runs[:1]))  # fmt: skip
 
 
 def environment(runs: Sequence[Run]) -> Table:
     """What each finished run ran on."""
+    return _filled({title: _as_written(value) for title, value in _ENVIRONMENT.items()}, runs)
+
+
+def _filled(figures: _Figures, runs: Sequence[Run]) -> Table:
+    """The rows in which any run has something to say."""
+    rows = [(name, [figure(run) for run in runs]) for name, figure in figures.items()]
     return Table(
-        _filled(
-            {title: _summary_text(name) for name, title in _ENVIRONMENT.items()},
-            runs,
-        )
+        [(name, [text or _NOTHING for text in texts]) for name, texts in rows if any(texts)]
     )
 
 
-def _filled(
-    figures: dict[str, Callable[[Run], str | None]], runs: Sequence[Run]
-) -> list[tuple[str, list[str]]]:
-    """The rows in which any run has something to say."""
-    rows = [(name, [figure(run) for run in runs]) for name, figure in figures.items()]
-    return [(name, [text or "–" for text in texts]) for name, texts in rows if any(texts)]
+def _settings(names: Sequence[str], runs: Sequence[Run]) -> Table:
+    return Table([(name, [_setting(name, run) for run in runs]) for name in names])
 
 
-def _summary_text(name: str) -> Callable[[Run], str | None]:
-    return lambda run: str(run.summary[name]) if run.summary else None
+def _setting(name: str, run: Run) -> str:
+    """A setting's value; of one that has no effect on the run, or that its version did not know, none."""
+    if name not in run.config or not comparison.applies(name, run):
+        return _NOTHING
+    value = run.config[name]
+    if value is None or value == {}:
+        return "unset"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _as_written(value: Callable[[Summary], Any]) -> Callable[[Run], str | None]:
+    return _of_summary(lambda summary: _text(str, value(summary)))
 
 
 def _phase(name: str) -> Callable[[Run], str | None]:
-    def text(run: Run) -> str | None:
-        seconds = run.phases.get(name)
-        if seconds is None:
-            return None
-        return f"{1000 * seconds:.3g} ms, {seconds / sum(run.phases.values()):.0%}"
-
-    return text
+    return lambda run: run.phase(name)
 
 
-def _top1(run: Run) -> float | None:
-    value: float | None = run.summary["top1"] if run.summary else _last(run.evaluations, "top1")
-    return value
+def _best(run: Run) -> float | None:
+    """The best finite top-1; NaN where all were not finite."""
+    values: list[float] = [row["top1"] for row in run.evaluations]
+    finite = [value for value in values if math.isfinite(value)]
+    return max(finite) if finite else values[-1] if values else None
 
 
 def _whole(run: Run, name: str) -> Any:
     """A figure of the whole run, as its own end printed it; of an unfinished one the last recorded."""
-    return run.summary[name] if run.summary else _last([*run.training, *run.evaluations], name)
+    if run.summary is not None:
+        return getattr(run.summary, name)
+    return last([*run.training, *run.evaluations], name)
 
 
-def _last(rows: Sequence[dict[str, Any]], name: str) -> Any:
-    found = [row for row in rows if row.get(name) is not None]
-    return max(found, key=lambda row: row["step"])[name] if found else None
+def _of_summary(text: Callable[[Summary], str | None]) -> Callable[[Run], str | None]:
+    return lambda run: None if run.summary is None else text(run.summary)
 
 
-def _of_summary(run: Run, name: str, text: Callable[[Any], str]) -> str | None:
-    return _with(text, run.summary[name]) if run.summary else None
-
-
-def _with(text: Callable[[Any], str], value: Any) -> str | None:
-    return None if value is None else text(value)
+def _text(form: Callable[[Any], str], value: Any) -> str | None:
+    if value is None:
+        return None
+    return "not finite" if isinstance(value, float) and math.isnan(value) else form(value)
 
 
 def _number(value: float | None, form: str) -> str | None:
-    return _with(form.format, value)
+    return _text(form.format, value)
 
 
-def _difference(value: float | None, base: float | None) -> str | None:
-    return None if value is None or base is None else f"{value - base:+.2f} points"
-
-
-def _shown(value: Any) -> str:
-    if value is None or value == {}:
-        return "unset"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _joined(between: str, *texts: str | None) -> str | None:
+    return between.join(text for text in texts if text is not None)
