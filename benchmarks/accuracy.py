@@ -100,7 +100,7 @@ def grid(arguments: argparse.Namespace) -> Iterator[Run]:
 
 
 def _spelled(warmup: str) -> str:
-    """ "1epoch" and "1 epochs" are one warm-up. What is none is told of where the settings are checked."""
+    """One text for "1epoch" and "1 epochs". What is no warm-up is told of where the settings are checked."""
     try:
         return str(TypeAdapter(DurationField).validate_python(warmup))
     except ValidationError:
@@ -274,7 +274,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         if arguments.device != "cpu" and torch.cuda.is_available()
         else None
     )
-    if not list(grid(arguments)):
+    if next(grid(arguments), None) is None:
         parser.error(
             "these are 0 runs: dgc is a method for sgd; give --optimizers sgd or other --methods"
         )
@@ -357,10 +357,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complete(runs: list[Run], arguments: argparse.Namespace) -> int:
-    there: dict[str, Run] = {}
+    there = set()
     if arguments.out.exists():
         _cut_off_half_line(arguments.out)
-        there = {identity(run): run for run in load([arguments.out])}
+        there = {identity(run) for run in load([arguments.out])}
     missing = [run for run in runs if identity(run) not in there]
     print(f"{len(runs)} runs, {len(runs) - len(missing)} of them in {arguments.out}", flush=True)
     failed = study(missing, arguments) if missing else 0

@@ -301,10 +301,10 @@ def test_plots_show_sparse_runs_whatever_settings_all_have(
 
 
 def test_the_published_plots_are_those_of_the_published_results(
-    accuracy_tables: ModuleType, tmp_path: Path
+    accuracy_tables: ModuleType, root: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib", reason="plots need matplotlib")
-    docs = Path(__file__).resolve().parents[1] / "docs"
+    docs = root / "docs"
     runs = accuracy_tables.load(sorted((docs / "results").glob("*.jsonl")))
     for path in accuracy_tables.plot(runs, tmp_path):
         shown = (docs / "results" / path.name).read_text()
