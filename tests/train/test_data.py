@@ -313,9 +313,11 @@ class Home:
 
     def __init__(self, data_dir: Path) -> None:
         self.archives = small_mnist()
+        unpacked = {n.removesuffix(".gz"): gzip.decompress(c) for n, c in self.archives.items()}
+        self.files = self.archives | unpacked
         self.requests = 0
         self.seen_halfway: set[str] = set()
-        """Names below ``data_dir`` while an archive was under way."""
+        """Files below ``data_dir`` that were not whole while an archive was under way."""
         home = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -332,10 +334,8 @@ class Home:
                 self.wfile.write(content[:9])
                 self.wfile.flush()
                 threading.Event().wait(0.2)  # long enough for a careless client to open its file
-                folder = data_dir / "MNIST"
-                home.seen_halfway |= {path.name for path in folder.rglob("*")} - set(home.archives)
-                for path in folder.rglob("*.gz"):
-                    if path.read_bytes() != home.archives[path.name]:
+                for path in (data_dir / "MNIST" / "raw").glob("*"):  # the other client may be done
+                    if path.read_bytes() != home.files[path.name]:
                         home.seen_halfway.add(path.name)
                 self.wfile.write(content[9:])
 
