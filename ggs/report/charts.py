@@ -121,23 +121,17 @@ def _curve(rows: list[Row], runs: Sequence[Run], x: _Axis, y: _Axis, points: boo
             y.field: y.title,
         }.items()
     ]  # fmt: skip
-    colour = {"field": "run", "legend": None, "scale": {"domain": letters}}
-    dash = {
-        "field": "run",
-        "legend": None,
-        "scale": {"domain": letters, "range": _cycle(DASHES, runs)},
-    }
-    shape = {
-        "field": "run",
-        "legend": None,
-        "scale": {"domain": letters, "range": _cycle(MARKERS, runs)},
-    }
+
+    def by_run(**scale: Any) -> Spec:
+        return {"field": "run", "legend": None, "scale": {"domain": letters, **scale}}
+
+    dash, shape = (by_run(range=_cycle(values, runs)) for values in (DASHES, MARKERS))
     return {
         "data": {"values": rows},
         "width": "container",
         "height": HEIGHT,
         "padding": {"left": 6, "top": 6, "right": 6 + 2 * _LETTER, "bottom": 6},
-        "encoding": {"x": across.encoding(), "y": up.encoding(), "color": colour},
+        "encoding": {"x": across.encoding(), "y": up.encoding(), "color": by_run()},
         "layer": [
             {"mark": {"type": "line", "strokeWidth": 2}, "encoding": {"strokeDash": dash}},
             {

@@ -78,7 +78,7 @@ def against(runs: Sequence[Run]) -> str:
     if len(runs) < 2:
         return ""
     base = reference(runs)
-    if runs[base].dense and sum(run.dense for run in runs) == 1:
+    if sum(run.dense for run in runs) == 1:
         return (
             f"Differences in top-1 are to {letter(base)}, the only dense run: they say what sparsity "
             "costs, as far as one run each can tell."
