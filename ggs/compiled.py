@@ -39,16 +39,25 @@ def _openmp_region() -> Callable[..., Any] | None:
 
 _region = _openmp_region()
 _pool: ThreadPoolExecutor | None = None
+_kernels: list[Any] = []
 
 
 def compiled(function: F) -> F:
     """Compiles `function` at its first call, and keeps the code on disk where that is possible."""
     try:
-        return cast(F, njit(nogil=True, error_model="numpy", cache=True)(function))
+        kernel = njit(nogil=True, error_model="numpy", cache=True)(function)
     except RuntimeError:
         # numba found neither the package's directory nor a home directory to write to. A shared
         # temporary directory would let others plant code, so compile once per process instead.
-        return cast(F, njit(nogil=True, error_model="numpy")(function))
+        kernel = njit(nogil=True, error_model="numpy")(function)
+    _kernels.append(kernel)
+    return cast(F, kernel)
+
+
+def compiled_here() -> int:
+    """How many kernels this process has compiled, and not read from disk."""
+    read = sum(sum(kernel.stats.cache_hits.values()) for kernel in _kernels)
+    return sum(len(kernel.signatures) for kernel in _kernels) - read
 
 
 def threads_for(work: int, grain: int) -> int:

@@ -19,8 +19,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-import ggs
 from ggs import wire
+from ggs.train.kernels import compile_kernels
 from tests.worker_pool import WorkerPool
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,12 +60,8 @@ def _compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
     shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
     with (shared / "compiling").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
-        for form in wire.VALUES_FORMATS:
-            model = torch.nn.Linear(60, 50, dtype=torch.float64 if form == "fp64" else None)
-            optimizer = ggs.GGS(torch.optim.SGD(model.parameters()), model, 0.1, values=form)
-            for _ in range(2):
-                model(torch.ones(1, 60, dtype=model.weight.dtype)).sum().backward()
-                optimizer.step()
+        for values_format in wire.VALUES_FORMATS:
+            compile_kernels(values_format)
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ from ggs.train.checkpoint.checkpointer import Checkpointer, resume
 from ggs.train.checkpoint.load import Loaded
 from ggs.train.config import TrainConfig
 from ggs.train.evaluate import evaluate_replicas
+from ggs.train.kernels import compile_kernels
 from ggs.train.mishaps import told_in_one_line
 from ggs.train.optimizers import build_optimizer, distribute
 from ggs.train.progress import Reporter
@@ -42,7 +43,18 @@ def main(config: TrainConfig) -> None:
         torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // local_size))
     if config.download and local_rank == 0:
         data.download(config)  # the others of this machine wait for us in the rendezvous below
+    selects_here = device.type == "cpu" and config.method != "dense"
+    if selects_here and local_rank == 0:
+        seconds = compile_kernels(config.values)  # once, in the first run of a machine
+        if seconds is not None:
+            print(
+                f"ggs: compiled selection and coding for this CPU in {seconds:.0f} s; later runs have "
+                "them where a cache can be written",
+                flush=True,
+            )
     group = _join(config, device, local_size)
+    if selects_here:
+        compile_kernels(config.values)  # reads what the first worker has compiled
     with told_in_one_line(config.collective_timeout):
         train(config, device, group)
         # A worker that hangs after its last exchange would be waited for without end.
