@@ -15,7 +15,7 @@ from tests.worker_pool import WorkerDied, WorkerFailure, WorkerPool
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
     """A pool of its own, which these tests may harm."""
-    found = WorkerPool(seconds=30)
+    found = WorkerPool()
     yield found
     found.close()
 
@@ -98,6 +98,20 @@ def test_ranks_that_hang_are_named_with_where_they_are(capfd: pytest.CaptureFixt
         assert pool._workers == []
     finally:
         pool.close()
+
+
+def ends_at_once(rank: int, size: int, group: bool) -> int:
+    if group:
+        dist.new_group()
+    return rank
+
+
+@pytest.mark.parametrize("group", [False, True])
+def test_a_rank_that_is_done_leaves_no_other_that_still_connects(
+    pool: WorkerPool, group: bool
+) -> None:
+    for _ in range(25):
+        assert pool.run(3, ends_at_once, group) == [0, 1, 2]
 
 
 def test_an_error_of_one_rank_costs_no_process(pool: WorkerPool) -> None:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 COLLECTIVE_SECONDS = 120.0
 SECONDS = 200.0  # less than pytest's own time-out, which could not say which rank it was
 START_SECONDS = 300.0  # importing torch
+TRACEBACK_SECONDS = 60.0  # for all ranks to write where they are; most take no time
 
 
 class WorkerFailure(Exception):
@@ -36,7 +37,7 @@ class _Worker(NamedTuple):
 
     def end(self) -> str:
         """How the process ended, in words."""
-        self.process.join(10)  # the pipe closes a moment before the process is gone
+        self.process.join(60)  # the pipe closes a moment before the process is gone
         code = self.process.exitcode
         if code is None:
             return "closed its pipe"
@@ -48,7 +49,8 @@ def _serve(pipe: multiprocessing.connection.Connection) -> None:
     import torch.distributed as dist
 
     faulthandler.enable()  # a crash leaves a traceback
-    faulthandler.register(signal.SIGUSR1)  # and so does a hang, when the pool asks
+    # And so does a hang, when the pool asks: the process writes where it is, and ends.
+    faulthandler.register(signal.SIGUSR1, chain=True)
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     pipe.send("ready")
@@ -66,17 +68,28 @@ def _serve(pipe: multiprocessing.connection.Connection) -> None:
                 world_size=size,
                 timeout=timedelta(seconds=COLLECTIVE_SECONDS),
             )
+            dist.barrier()  # nobody may leave while another still connects
             torch.manual_seed(0)
             answer = (True, function(rank, size, *arguments))
         except BaseException as error:
             answer = (False, (error, traceback.format_exc()))
-        finally:
-            if dist.is_initialized():
-                dist.destroy_process_group()
+            _leave()  # others may be waiting for this one
         try:
             pipe.send(answer)
         except Exception:
             pipe.send((False, (None, traceback.format_exc())))
+        try:
+            pipe.recv()  # all have answered: nobody connects a group of its own any more
+        except EOFError:
+            return
+        _leave()
+
+
+def _leave() -> None:
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _errors(answers: dict[int, Any]) -> list[tuple[int, str]]:
@@ -113,18 +126,21 @@ class WorkerPool:
     def run(self, size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """Return the results in rank order; raise the first worker's own exception if one failed."""
         name = getattr(function, "__qualname__", repr(function))
-        try:
-            self._bury_the_dead()
-            self.start(size)
-            with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                self._bury_the_dead()
+                self.start(size)
                 for rank, worker in enumerate(self._workers[:size]):
                     worker.pipe.send((function, arguments, rank, size, folder))
                 answers = self._answers(size, name)
-        except BaseException:
-            # A process is missing, or (a test's time-out came) still at work: the next test would get
-            # this one's answers. It gets new processes instead.
-            self.close()
-            raise
+                for worker in self._workers[:size]:
+                    worker.pipe.send("all have answered")
+            except BaseException:
+                # A process is missing, or (a test's time-out came) still at work: the next test would
+                # get this one's answers. It gets new processes instead. The folder outlives them:
+                # nobody may write into it while it is removed.
+                self.close()
+                raise
         self._last = name
         failures = [(rank, *value) for rank, (ok, value) in enumerate(answers) if not ok]
         if failures:
@@ -167,12 +183,13 @@ class WorkerPool:
         return [answers[rank] for rank in range(size)]
 
     def _ask_where_they_are(self, ranks: list[int]) -> None:
-        """Have them write their tracebacks to stderr, one after the other."""
+        """Have them write their tracebacks to stderr, one after the other, and end."""
+        deadline = time.monotonic() + TRACEBACK_SECONDS
         for rank in ranks:
             process = self._workers[rank].process
             if process.is_alive() and process.pid is not None:
                 os.kill(process.pid, signal.SIGUSR1)
-                time.sleep(0.3)
+                process.join(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
         """End all processes."""
