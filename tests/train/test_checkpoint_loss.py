@@ -130,6 +130,10 @@ def test_of_two_jobs_in_one_folder_the_first_gives_way(
         original(trainer, batches)
         if trainer.state.step == 3 and not inside:
             inside.append(True)
+            # Else the second job would clear away what a slow disk has of step 2, which is a failure
+            # to write: of that one this job would say that training goes on.
+            assert trainer.checkpointer is not None
+            trainer.checkpointer._writer.wait()
             train(
                 config_for(tmp_path, steps=8, run_dir=tmp_path / "second", keep_checkpoints=2),
                 CPU,
