@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ggs.train.progress import Reporter, duration, size
+from ggs.train.progress import LINE_EVERY, Reporter, duration, size
 
 SUMMARY: dict[str, Any] = {
     "method": "ggs",
@@ -112,13 +112,18 @@ def test_no_forecast_is_made_from_the_first_slow_steps(
     assert third.endswith("  1:38 left")
 
 
-def test_plain_output_is_quiet_between_evaluations(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_output_is_quiet_between_evaluations(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]  # on a real clock, a line would be due where the machine stands still for a while
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
     reporter = Reporter(1000, 10)
     for step in range(1, 200):
+        now[0] += 0.05
         reporter.step(step, 0, 0.5, 1000.0, 379)
     reporter.evaluation(200, 90.0, 0.25)
     assert capsys.readouterr().out == "step 200/1,000  test top-1 90.00 %  loss 0.2500\n"
-    reporter._next_line = 0.0  # as if 15 seconds had passed
+    now[0] = 100.0 + LINE_EVERY
     reporter.step(201, 2, 0.5, 1000.0, 379)
     line = capsys.readouterr().out
     for words in ("step 201/1,000", "epoch 3/10", "top-1 90.00 %", "1,000 images/s", "379 B/step"):
