@@ -7,13 +7,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
+from ggs.clock import Clock, Phase
 from ggs.train.arguments import build
 from ggs.train.config import TrainConfig
 from ggs.train.data import ImageSet
+from ggs.train.trainer import Trainer
 from ggs.train.worker import load_images, train
 from tests.worker_pool import WorkerPool
 
@@ -87,24 +90,42 @@ def test_the_seconds_of_a_line_include_its_step(tmp_path: Path, workers: WorkerP
         assert row["samples_per_second"] > 0
 
 
-class SlowOnRank1(torch.nn.Linear):
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        if self.training and torch.distributed.get_rank() == 1:
-            time.sleep(1)  # far more than a busy machine takes from rank 0
-        return super().forward(images.flatten(1))
+PAUSE = 0.3
+"""Seconds that rank 0 waits for rank 1 at least."""
 
 
-def slow_model(num_classes: int) -> torch.nn.Module:
-    return SlowOnRank1(784, num_classes)
+def run_late(rank: int, size: int, config: TrainConfig, waits: Path) -> None:
+    """Train; rank 1 comes to each step ``PAUSE`` seconds after rank 0 has begun to wait for it.
+
+    A rank 1 that only slept would not be waited for where the machine has rank 0 stand still as long.
+    """
+    enter, step, agreements = Clock.enter, Trainer._step, 0
+
+    def entered(clock: Clock, phase: Phase) -> None:
+        nonlocal agreements
+        enter(clock, phase)
+        if phase == "waiting":
+            agreements += 1  # as many on each rank
+            if rank == 0:
+                with waits.open("a") as file:
+                    file.write("1")
+
+    def late(trainer: Trainer, batches: Any) -> None:
+        if rank == 1:
+            while not waits.exists() or waits.stat().st_size <= agreements:
+                time.sleep(0.01)
+            time.sleep(PAUSE)
+        step(trainer, batches)
+
+    with patch.object(Clock, "enter", entered), patch.object(Trainer, "_step", late):
+        train(config, CPU, None)
 
 
 def test_waiting_for_a_slow_worker_shows(tmp_path: Path, workers: WorkerPool) -> None:
-    config = config_for(tmp_path, model="tests.train.test_tensorboard:slow_model", steps=4)
-    workers.run(2, run, config)
-    for row in rows(tmp_path, "train"):
-        seconds = row["step_seconds"]
-        assert seconds["waiting"] > 0.1
-        assert seconds["sending"] + seconds["selecting"] < seconds["waiting"]
+    workers.run(2, run_late, config_for(tmp_path / "run", steps=4), tmp_path / "waits")
+    log = rows(tmp_path / "run", "train")
+    assert [row["step"] for row in log] == [2, 4]
+    assert all(row["step_seconds"]["waiting"] >= PAUSE for row in log)
 
 
 def test_one_dense_worker_has_no_residual_and_sends_nothing(tmp_path: Path) -> None:
@@ -170,9 +191,11 @@ def test_a_resumed_run_goes_on_where_its_events_end(tmp_path: Path) -> None:
     folder = {"checkpoint_dir": tmp_path / "checkpoints", "checkpoint_every": "2 steps"}
     train(config_for(tmp_path / "run", steps=4, **folder), CPU, None)
     (tmp_path / "run" / "summary.json").unlink()
-    (tmp_path / "checkpoints" / "DONE").unlink(missing_ok=True)
     train(config_for(tmp_path / "run", steps=8, **folder), CPU, None)
-    assert [step for step, _ in scalars(tmp_path / "run")["loss/training"]] == [2, 4, 6, 8]
+    steps = [step for step, _ in scalars(tmp_path / "run")["loss/training"]]
+    # The files' names end with the second, the process and a count of its files: of two files of one
+    # second and process, as no restarted job has them, the 10th is read before the 9th.
+    assert sorted(steps) == [2, 4, 6, 8]
 
 
 def test_without_it_nothing_is_written(tmp_path: Path) -> None:
