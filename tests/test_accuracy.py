@@ -363,7 +363,7 @@ def command(pid: str) -> bytes:
     """A process's command; empty when it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # before, or while it is read
         return b""
 
 
@@ -390,7 +390,9 @@ def test_an_interrupted_study_ends_at_once_and_can_go_on(
     assert study.returncode == 130
     assert said == (f"accuracy.py: interrupted; the same command goes on from what is in {out}\n")
     finished = len(out.read_text().splitlines())
-    assert 1 + output.count("[") == finished < 200
+    told = 1 + output.count("[")
+    assert told <= finished < 200
+    assert finished <= told + 1  # Ctrl-C may come when a result is in the file and not yet told of
     assert training
     assert not any(map(command, training))
 
