@@ -1,14 +1,20 @@
 """Jobs run as processes: retries, the runtime's behaviour, and what is left behind (nothing)."""
 
 import os
+import shutil
 import signal
 import sys
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from ggs.pai.local import attempt
+from ggs.pai.local.display import Display
+from ggs.pai.local.environment import Task
 from tests.pai.local_jobs import bash_job, pai, processes_with, run_job
 
 LATER = '[ "$FC_FRAMEWORK_ATTEMPT_ID" = 0 ] || exit 0'
@@ -17,6 +23,16 @@ LATER = '[ "$FC_FRAMEWORK_ATTEMPT_ID" = 0 ] || exit 0'
 def unmistakable() -> str:
     """Seconds to sleep, of which no other test's sleeps' command lines contain the digits."""
     return f"3456.{uuid.uuid4().int % 10**12:012}"
+
+
+def sleeping(seconds: str) -> int:
+    """How many processes sleep for so long; one that is still to become ``sleep`` does not count."""
+    words = b"sleep\0" + seconds.encode() + b"\0"
+    found = 0
+    for process in processes_with(seconds):
+        with suppress(OSError):  # it has ended meanwhile
+            found += Path(f"/proc/{process}/cmdline").read_bytes() == words
+    return found
 
 
 def test_tasks_find_each_other(tmp_path: Path) -> None:
@@ -65,14 +81,50 @@ def test_the_reaction_to_a_failure(
     assert (result.code, result.attempts) == (code, attempts)
 
 
+def test_the_last_words_of_a_failing_task_are_heard_however_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What passes them on gets no processor for a while; they decide whether there is a retry."""
+    slow = tmp_path / "bin" / "cat"
+    slow.parent.mkdir()
+    slow.write_text(f'#!/bin/bash\nsleep 1.5\nexec {shutil.which("cat")} "$@"\n')
+    slow.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{slow.parent}{os.pathsep}{os.environ['PATH']}")
+    job = bash_job("echo 'ImportError: no'; exit 1", instances=1, retries=5)
+    result = run_job(job, tmp_path / "run", "process")
+    assert (result.code, result.attempts) == (1, 1)
+    assert result.log(0, "worker", 0) == "ImportError: no\n"
+
+
+def test_a_failing_task_does_not_wait_for_what_it_leaves_running(tmp_path: Path) -> None:
+    length = unmistakable()
+    job = bash_job(f"sleep {length} & echo 'ImportError: no'; exit 1", instances=1)
+    assert run_job(job, tmp_path, "process").code == 1
+    assert not processes_with(length)
+
+
 def test_an_endless_retry_ends_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = run_job(bash_job("exit 143"), tmp_path, "process", max_attempts=3)
     assert (result.code, result.attempts) == (1, 3)
     assert "here it ends after 3 attempts, OpenPAI would go on" in capsys.readouterr().out
 
 
-def test_a_killed_task_restarts_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    job = bash_job("env", LATER, "sleep 1000")
+def test_a_killed_task_restarts_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up: set[Task] = set()
+    show = Display.output
+
+    def record(display: Display, task: Task, line: str) -> None:
+        show(display, task, line)
+        if line == "up":
+            up.add(task)
+
+    # By this clock 3 s have passed as soon as both tasks have told their environment, and not before.
+    monkeypatch.setattr(Display, "output", record)
+    clock = SimpleNamespace(monotonic=lambda: 3.0 if len(up) == 2 else 0.0)
+    monkeypatch.setattr(attempt, "time", clock)
+    job = bash_job("env", "echo up", LATER, "sleep 1000")
     result = run_job(job, tmp_path, "process", kills=["worker:1@3"])
     assert (result.code, result.attempts) == (0, 2)
     before, after = (result.variables(attempt, "worker", 0) for attempt in (0, 1))
@@ -203,9 +255,9 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) 
             assert process.poll() is None
             up += process.stdout.readline().endswith("| up\n")
         deadline = time.monotonic() + 60  # "up" comes a moment before the second sleep of a task
-        while len(processes_with(length)) < 4 and time.monotonic() < deadline:
+        while sleeping(length) < 4 and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert len(processes_with(length)) == 4
+        assert sleeping(length) == len(processes_with(length)) == 4
         process.send_signal(number)
         rest = process.communicate(timeout=120)[0]
     assert process.returncode == 128 + number

@@ -30,19 +30,28 @@ until [ -e "$here/go" ]; do sleep 0.05; done
 source "$here/runtime.d/runtime_env.sh"
 mkfifo "$here/runtime.d/runtime_log_pipe" "$here/runtime.d/user_log_pipe"
 
-# end CODE LOGGER: the logger gets a moment to pass on the last lines.
+# end CODE LOGGER PIPE: the logger passes on the last lines, however late it gets the processor, and ends with
+# the pipe's last writer. An empty pipe that somebody still holds (then nothing can be read, not even its end)
+# is a background process's: the logger gets a moment for the lines that it has taken.
 end() {
-  for _ in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$2" 2>/dev/null || break; sleep 0.02; done
+  local tries=500
+  exec 60<>"$3" 61<"$3" 60>&-  # opened for reading alone, a pipe without a writer would block
+  while kill -0 "$2" 2>/dev/null && [ $((tries -= 1)) -gt 0 ]; do
+    read -t 0 -u 61 || tries=$((tries < 10 ? tries : 10))
+    sleep 0.02
+  done
   exit "$1"
 }
 
 cat <"$here/runtime.d/runtime_log_pipe" &
 logger=$!
-/bin/bash "$here/runtime.d/precommands.sh" >"$here/runtime.d/runtime_log_pipe" 2>&1 || end $? $logger
+/bin/bash "$here/runtime.d/precommands.sh" >"$here/runtime.d/runtime_log_pipe" 2>&1 ||
+  end $? $logger "$here/runtime.d/runtime_log_pipe"
 
 cat <"$here/runtime.d/user_log_pipe" &
 logger=$!
-"$here/runtime.d/user.sh" </dev/null >"$here/runtime.d/user_log_pipe" 2>&1 62>&1 || end $? $logger
+"$here/runtime.d/user.sh" </dev/null >"$here/runtime.d/user_log_pipe" 2>&1 62>&1 ||
+  end $? $logger "$here/runtime.d/user_log_pipe"
 echo "$token {USER_SCRIPT_ENDED}"
 wait "$logger"
 exec /bin/bash "$here/runtime.d/postcommands.sh"
