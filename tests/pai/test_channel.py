@@ -24,8 +24,8 @@ def receive(content: bytes) -> list[object]:
         sender.start()
         with closing(Channel(server.accept()[0])) as channel, suppress(Lost):
             while True:
-                found.append(channel.receive(10))
-    sender.join(10)
+                found.append(channel.receive(60))
+    sender.join(60)
     return found
 
 

@@ -16,11 +16,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ggs.errors import ConfigurationError, MismatchError, RendezvousError
-from ggs.pai import exit_codes, failure, script
+from ggs.pai import exit_codes, failure, meeting, rendezvous, script
 from ggs.pai.channel import MAX_LINE, Channel
 from ggs.pai.failure import Failure
 from ggs.pai.launch import guard
@@ -30,6 +31,12 @@ from ggs.pai.processes import Family, Stopped
 from ggs.pai.rendezvous import Host, meet
 from tests.pai.ports import free_ports
 from tests.pai.variables import pai_variables
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No node gives up on another's report because a thread of this process gets no processor."""
+    monkeypatch.setattr(rendezvous, "SETTLE_SECONDS", 60.0)
 
 
 def placements(
@@ -173,16 +180,40 @@ def test_noise_does_not_disturb_the_host() -> None:
         assert hosting.result(60) == ports[0]
 
 
-def test_missing_tasks_are_named_when_time_is_up(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_tasks_are_named_when_time_is_up(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     ports = free_ports(1)
     places = placements(ports, tasks=3, timeout=5)
-    with meetings(places) as [host, guest, _], ThreadPoolExecutor(1) as pool:
+    passed, said = [0.0], [""]  # nobody's time is up before the second task is in
+
+    def is_said(text: str) -> bool:
+        said[0] += capsys.readouterr().err
+        return text in said[0]
+
+    with (
+        monkeypatch.context() as patched,
+        meetings(places) as parties,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        clock = SimpleNamespace(monotonic=lambda: passed[0])
+        patched.setattr(meeting, "time", clock)
+        host, guest, _ = parties
+        hosting = hosting_in_background(pool, host)
         waiting = in_background(pool, guest)
-        with pytest.raises(RendezvousError, match=r"task worker-2 did not come within 5 s"):
-            host.gather()
-        with pytest.raises(RendezvousError, match="worker-2 did not come"):
-            waiting.result(60)
-    assert "waiting for task worker-2 at 127.0.0.1" in capsys.readouterr().err
+        assert isinstance(host, Host)
+        try:
+            until(lambda: 1 in host._guests)
+            passed[0] = 3.0
+            until(lambda: is_said("waiting for task worker-2 at 127.0.0.1"))
+            assert not hosting.done()
+            passed[0] = 6.0
+            with pytest.raises(RendezvousError, match=r"task worker-2 did not come within 5 s"):
+                hosting.result(60)
+            with pytest.raises(RendezvousError, match="worker-2 did not come"):
+                waiting.result(60)
+        finally:
+            passed[0] = 100.0  # whoever still waits gives up
     absent = pytest.raises(RendezvousError, match=r"task worker-0 did not come to 127.0.0.1, port")
     with meetings(placements(ports, timeout=0.5)) as [_, alone], absent:
         alone.gather()
