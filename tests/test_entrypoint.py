@@ -105,9 +105,10 @@ def sleepers(folder: Path, count: int) -> dict[int, list[int]]:
     }
 
 
-# The real trainer, but for a line about each replica's final parameters.
+# The real trainer, but for a file about each replica's final parameters, beside the script. Lines of several
+# workers in one log would mix: unbuffered, every argument of print and the line's end are written apart.
 RECORDING_TRAINER = """
-import hashlib, json, os, sys
+import hashlib, json, os, pathlib, sys
 from ggs.train import config, trainer, worker
 
 class Recording(trainer.Trainer):
@@ -118,7 +119,8 @@ class Recording(trainer.Trainer):
             digest.update(name.encode() + parameter.detach().numpy().tobytes())
         names = ["RANK", "LOCAL_RANK", "NODE_RANK", "MASTER_PORT"]
         found = {**{n: int(os.environ[n]) for n in names}, "weights": digest.hexdigest()}
-        print("REPLICA", json.dumps(found), flush=True)
+        replica = pathlib.Path(__file__).with_name(f"replica-{found['RANK']}.json")
+        replica.write_text(json.dumps(found))
 
 worker.Trainer = Recording
 worker.main(config.parse(sys.argv[1:]))
@@ -144,12 +146,7 @@ def test_two_tasks_of_two_workers_end_bit_identical(start: Start, tmp_path: Path
     logs = {1: log(tmp_path, 0), 0: log(tmp_path, 1)}
     assert logs[0][0].startswith("ggs: task=worker-0(2) ranks=0-1(4) master=127.0.0.1:")
     assert logs[1][0].startswith("ggs: task=worker-1(2) ranks=2-3(4) master=127.0.0.1:")
-    replicas = [
-        json.loads(text.removeprefix("REPLICA "))
-        for lines in logs.values()
-        for text in lines
-        if text.startswith("REPLICA ")
-    ]
+    replicas = [json.loads(path.read_text()) for path in tmp_path.glob("replica-*.json")]
     replicas.sort(key=lambda replica: int(replica["RANK"]))
     assert [(r["NODE_RANK"], r["LOCAL_RANK"]) for r in replicas] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert {replica["MASTER_PORT"] for replica in replicas} == {ports[1]}
@@ -200,10 +197,12 @@ def test_a_signal_ends_the_wait_for_other_tasks(start: Start, tmp_path: Path) ->
     assert log(tmp_path)[-1] == "ggs: stopped by SIGTERM"
 
 
+# Two workers share a log, and print would write a line in pieces.
 FAILING = """
 import os, sys, time
 from ggs.errors import ConfigurationError
-print(*[os.environ[name] for name in ("NODE_RANK", "LOCAL_RANK", "RANK", "WORLD_SIZE")])
+names = ("NODE_RANK", "LOCAL_RANK", "RANK", "WORLD_SIZE")
+sys.stdout.write(" ".join(os.environ[name] for name in names) + "\\n")
 if os.environ["RANK"] == "2":
     if sys.argv[1] == "user":
         raise ConfigurationError("lr=-1 is below 0")
