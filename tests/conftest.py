@@ -103,14 +103,14 @@ def engine() -> Iterator[docker.DockerClient]:
 
 
 def _docker_engine() -> tuple[docker.DockerClient | None, str]:
-    try:
-        return docker.from_env(), ""
-    except docker.errors.DockerException as error:
-        reason = f"no Docker engine answers: {error}"
-    # The docker library leaves the socket of a refused connection to the garbage collector, whose
-    # warning would fail whichever test runs then.
+    # The docker library leaves the socket of a refused connection to the garbage collector, which may run
+    # at any time: its warning would fail whichever test runs then.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            return docker.from_env(), ""
+        except docker.errors.DockerException as error:
+            reason = f"no Docker engine answers: {error}"
         gc.collect()
     return None, reason
 
