@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -93,8 +94,13 @@ class FolderImages:
             worker_init_fn=partial(_begin, os.getpid()),
             generator=torch.Generator(),  # else it would draw from the one of the model's dropout
         )
-        batches = iter(loader)
-        while batch := _next(batches):
+        with _told_in_one_line():  # a process may die as soon as it has begun
+            batches = iter(loader)
+        while True:
+            with _told_in_one_line():
+                batch = next(batches, None)
+            if batch is None:
+                return
             yield self._prepare(batch[0]), batch[1].to(self._device, non_blocking=True)
 
 
@@ -134,10 +140,11 @@ class _Decoded(Dataset[tuple[Tensor, int]]):
             return functional.pil_to_tensor(_augmented(image, self._size)), label
 
 
-def _next(batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor] | None:
-    """The next batch, or None. What went wrong in another process becomes one line here."""
+@contextmanager
+def _told_in_one_line() -> Iterator[None]:
+    """What went wrong in a process that decodes becomes one line here."""
     try:
-        return next(batches, None)
+        yield
     except _UndecodableError as error:
         line = str(error).rstrip().splitlines()[-1]
         raise DataError(line.removeprefix(f"{__name__}.{_UndecodableError.__name__}: ")) from None
