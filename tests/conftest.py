@@ -5,10 +5,12 @@ import functools
 import gc
 import importlib
 import os
+import pkgutil
 import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +21,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+import ggs
 from ggs import wire
 from ggs.train.kernels import compile_kernels
 from tests.worker_pool import WorkerPool
@@ -44,6 +47,10 @@ _COMMON = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.register_profile("ci", _COMMON, max_examples=100, derandomize=True)
+# Hypothesis also draws the constants of what has been imported: always everything, whatever test is first.
+for _module in pkgutil.walk_packages(ggs.__path__, "ggs."):
+    if find_spec("triton") or "triton" not in _module.name:
+        importlib.import_module(_module.name)
 settings.register_profile("nightly", _COMMON, max_examples=3500)
 settings.load_profile("ci")
 CASES = "generated cases"
