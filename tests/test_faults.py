@@ -25,6 +25,7 @@ from ggs.train.arguments import build
 from ggs.train.check import check
 from ggs.train.checkpoint import checkpointer, files
 from ggs.train.config import TrainConfig
+from ggs.train.mishaps import told_in_one_line
 from ggs.train.trainer import Trainer
 from ggs.train.worker import train
 from tests.worker_pool import WorkerPool
@@ -432,7 +433,31 @@ def test_a_decoding_process_that_dies_ends_the_run(
 
     monkeypatch.setattr(dataloader._MultiProcessingDataLoaderIter, "_reset", reset)
     harmed_decoder(monkeypatch, signal.SIGKILL)
-    with pytest.raises(DataError, match=r"^data_workers: a process that decodes images died"):
+    with (
+        pytest.raises(DataError, match=r"^data_workers: a process that decodes images died"),
+        told_in_one_line(60),
+    ):
+        train(decoding(images, 1), CPU, None)
+
+
+@pytest.mark.usefixtures("_no_decoder_is_left")
+def test_a_decoding_process_may_die_in_the_middle_of_a_step(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when memory runs short: most of the time, this process is in a step."""
+    before = set(multiprocessing.active_children())
+
+    def slow_backward(loss: torch.Tensor) -> None:
+        (decoder,) = set(multiprocessing.active_children()) - before
+        decoder.kill()
+        time.sleep(30)  # the signal of its death ends it
+        pytest.fail("nobody noticed")
+
+    monkeypatch.setattr(torch.autograd, "backward", slow_backward)
+    with (
+        pytest.raises(DataError, match=r"^data_workers: a process that decodes images died"),
+        told_in_one_line(60),
+    ):
         train(decoding(images, 1), CPU, None)
 
 
@@ -441,7 +466,10 @@ def test_a_decoding_process_that_hangs_ends_the_run(
     images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harmed_decoder(monkeypatch, signal.SIGSTOP)
-    with pytest.raises(DataError, match=r"died or hangs \(DataLoader timed out after 2"):
+    with (
+        pytest.raises(DataError, match=r"died or hangs \(DataLoader timed out after 2"),
+        told_in_one_line(60),
+    ):
         train(decoding(images, 1, collective_timeout=2), CPU, None)
 
 

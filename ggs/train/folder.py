@@ -4,7 +4,6 @@ import os
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,13 +93,8 @@ class FolderImages:
             worker_init_fn=partial(_begin, os.getpid()),
             generator=torch.Generator(),  # else it would draw from the one of the model's dropout
         )
-        with _told_in_one_line():  # a process may die as soon as it has begun
-            batches = iter(loader)
-        while True:
-            with _told_in_one_line():
-                batch = next(batches, None)
-            if batch is None:
-                return
+        batches = iter(loader)
+        while batch := _next(batches):
             yield self._prepare(batch[0]), batch[1].to(self._device, non_blocking=True)
 
 
@@ -140,22 +134,13 @@ class _Decoded(Dataset[tuple[Tensor, int]]):
             return functional.pil_to_tensor(_augmented(image, self._size)), label
 
 
-@contextmanager
-def _told_in_one_line() -> Iterator[None]:
-    """What went wrong in a process that decodes becomes one line here."""
+def _next(batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor] | None:
+    """The next batch, or None. An image that another process could not decode is one line here, too."""
     try:
-        yield
+        return next(batches, None)
     except _UndecodableError as error:
         line = str(error).rstrip().splitlines()[-1]
         raise DataError(line.removeprefix(f"{__name__}.{_UndecodableError.__name__}: ")) from None
-    except RuntimeError as error:
-        if "DataLoader" not in str(error):
-            raise
-        reason = " ".join(str(error).split())[:300]
-        raise DataError(
-            f"data_workers: a process that decodes images died or hangs ({reason}); if memory or /dev/shm "
-            "is full, give fewer --data-workers, or raise extraContainerOptions.shmMB"
-        ) from None
 
 
 def _open(path: str | Path) -> Image.Image:

@@ -1,4 +1,5 @@
-"""What a cluster does to a worker in the middle of a step, told in one line: lost peers, no memory."""
+"""What a cluster does to a worker in the middle of a step, told in one line: lost peers, no memory, dead
+decoding processes."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 
-from ggs.errors import GGSError, OutOfMemoryError, RendezvousError
+from ggs.errors import DataError, GGSError, OutOfMemoryError, RendezvousError
 
 _PLACE = re.compile(r"\[[^\]]*/gloo/[^\]]*\]\s*")
 
@@ -21,7 +22,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 @contextmanager
 def told_in_one_line(collective_timeout: float) -> Iterator[None]:
     """Raise RendezvousError for what torch.distributed raises when other workers go away or keep silent,
-    and OutOfMemoryError for what torch, numpy and Python raise when memory is short.
+    OutOfMemoryError for what torch, numpy and Python raise when memory is short, and DataError for what a
+    data loader raises when a process of its own dies: wherever this one is when the signal comes.
 
     Args:
         collective_timeout: seconds, for the message.
@@ -36,6 +38,11 @@ def told_in_one_line(collective_timeout: float) -> Iterator[None]:
             raise OutOfMemoryError(
                 f"out of memory ({reason[:300]}): give a smaller --batch-size, with --accumulate for the "
                 "same number of images per step"
+            ) from error
+        if "DataLoader" in reason:
+            raise DataError(
+                f"data_workers: a process that decodes images died or hangs ({reason[:300]}); if memory or "
+                "/dev/shm is full, give fewer --data-workers, or raise extraContainerOptions.shmMB"
             ) from error
         of_torch = isinstance(error, dist.DistError) or "/gloo/" in reason
         if not of_torch:
