@@ -50,6 +50,6 @@ cifarnet --epochs 20 $three --optimizers amsgrad --seeds 1
 # BN-LG: the workers' own batch-norm layers, their mean, and layers that are exchanged.
 batchnorm --epochs 4 --methods dense,ggs --densities 1e-3 --batchnorms average,dense --seeds 1
 # The paper's two large models, as far as a CPU allows: far from convergence.
-cifar10 --model alexnet --out "$out/cifar10-alexnet.jsonl" --epochs 4 $three --densities 1e-3 --seeds 1
-cifar10 --model densenet121 --out "$out/cifar10-densenet121.jsonl" --batch-size 16 --steps 100 $three \
+cifar10 --model alexnet --out "$out/cifar10-alexnet.jsonl" --epochs 3 $three --densities 1e-3 --seeds 1
+cifar10 --model densenet121 --out "$out/cifar10-densenet121.jsonl" --batch-size 16 --steps 80 $three \
     --densities 1e-3 --density-warmups "20 steps" --seeds 1
