@@ -253,6 +253,34 @@ def test_a_failure_ends_all_tasks_with_its_cause_and_code(
         assert not any("ggs/pai" in text or "runpy" in text for text in lines)
 
 
+SLOW_TO_LEAVE = """
+import atexit, os, pathlib, time
+leaves = pathlib.Path(__file__).with_name("leaves")
+
+def leave():
+    leaves.touch()
+    time.sleep(60)
+
+if os.environ["RANK"] == "1":
+    atexit.register(leave)
+    raise OSError("boom")
+while not leaves.exists():
+    time.sleep(0.05)
+os._exit(5)
+"""
+
+
+def test_a_recorded_failure_counts_though_its_worker_had_to_be_stopped(
+    start: Start, tmp_path: Path
+) -> None:
+    """It is on its way out when another worker, which it has left alone, ends for good."""
+    launcher = start(
+        "--workers", "2", "--device", "cpu", "--script", script(tmp_path, SLOW_TO_LEAVE)
+    )
+    assert launcher.wait(120) == exit_codes.RETRY
+    assert log(tmp_path)[-1].endswith("OSError: boom")
+
+
 def test_a_killed_task_ends_the_other(start: Start, tmp_path: Path) -> None:
     path = script(tmp_path, SLEEPER)
     launchers = [

@@ -188,21 +188,31 @@ def _worker_spec(placement: Placement, meeting: "Meeting", order: Path) -> "Work
 
 def _first(failures: "Mapping[int, ProcessFailure]", task: str) -> Failure:
     """The failure of this node's workers that explains the others."""
-    found = {rank: _read(rank, ended, task) for rank, ended in failures.items()}
+    recorded = {rank: _recorded(ended) for rank, ended in failures.items()}
+    found = {rank: recorded[rank] or _ended(rank, failures[rank], task) for rank in failures}
     # The agent stops the others with SIGTERM as soon as one has failed, and lists them too.
-    own = [found[rank] for rank, ended in failures.items() if ended.exitcode != -15]
+    own = [
+        found[rank] for rank, ended in failures.items() if recorded[rank] or ended.exitcode != -15
+    ]
     return failure.root_cause(own or found.values())
 
 
-def _read(rank: int, ended: "ProcessFailure", task: str) -> Failure:
-    where, now = f"rank {rank} on task {task}", time.time()
-    try:  # what it recorded counts, even if a thread's abort ended it on its way out
+def _recorded(ended: "ProcessFailure") -> Failure | None:
+    """What a worker recorded counts, however it ended: a thread's abort, or the agent, may have cut short
+    its way out."""
+    try:
         return Failure.from_message(ended.error_file_data)
-    except ValueError:  # it left none: it was killed, called os._exit, or sys.exit with a number
-        if ended.exitcode < 0:
-            return failure.of_signal(-ended.exitcode, where, now)
-        code = exit_codes.of_worker(ended.exitcode)
-        return Failure(where, f"ended with exit code {ended.exitcode}", code, now)
+    except ValueError:
+        return None
+
+
+def _ended(rank: int, ended: "ProcessFailure", task: str) -> Failure:
+    """The failure of a worker that recorded none: killed, or through os._exit or sys.exit with a number."""
+    where, now = f"rank {rank} on task {task}", time.time()
+    if ended.exitcode < 0:
+        return failure.of_signal(-ended.exitcode, where, now)
+    code = exit_codes.of_worker(ended.exitcode)
+    return Failure(where, f"ended with exit code {ended.exitcode}", code, now)
 
 
 @contextmanager
