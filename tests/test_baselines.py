@@ -267,6 +267,30 @@ def test_at_density_1_it_is_dense_training(workers: WorkerPool, method: str, nam
         torch.testing.assert_close(sparse, dense, rtol=1e-10, atol=1e-12)
 
 
+def _without_masking(rank: int, size: int) -> list[Tensor]:
+    options: dict[str, Any] = {"density": 0.1, "values": "fp64"}
+    trained = []
+    for method in ("dgc", "ggs"):
+        model = build("batchnorm", torch.float64)
+        inner = torch.optim.SGD(model.parameters(), **SGD["momentum"])
+        optimizer: DistributedOptimizer = (
+            ggs.DeepGradientCompression(inner, model, momentum_masking=False, **options)
+            if method == "dgc"
+            else ggs.GGS(inner, model, **options)
+        )
+        for step in range(15):
+            backward(model, step, rank)
+            optimizer.step()
+        trained.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
+    return trained
+
+
+def test_without_masking_deep_gradient_compression_is_ggs(workers: WorkerPool) -> None:
+    """Around momentum SGD, gradient correction is momentum correction; only rounding differs."""
+    for dgc, ours in workers.run(2, _without_masking):
+        torch.testing.assert_close(dgc, ours, rtol=1e-10, atol=1e-12)
+
+
 def test_momentum_of_what_was_sent_is_forgotten() -> None:
     model = nn.Linear(8, 1, bias=False)
     sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
