@@ -39,7 +39,8 @@ for seeds in 1 3; do
 done
 mnist --epochs 3 $three --optimizers amsgrad --density-warmups "0,1 epoch"
 mnist --epochs 10 $three --optimizers amsgrad
-mnist --epochs 3 $three,dgc --optimizers sgd,rmsprop,adagrad
+mnist --epochs 3 $three,dgc --optimizers sgd,rmsprop,adagrad --densities 1e-3
+mnist --epochs 3 $three,dgc --optimizers sgd --lr 0.01 --densities 1e-3
 # Ablations.
 mnist --epochs 3 --methods dense,ggs --densities 1e-3 --scopes global,tensor
 mnist --epochs 3 --methods dense,ggs --densities 1e-3 --values fp32,bf16,int8,int4,sign
