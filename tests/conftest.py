@@ -47,12 +47,12 @@ _COMMON = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.register_profile("ci", _COMMON, max_examples=100, derandomize=True)
+settings.register_profile("nightly", _COMMON, max_examples=3500)
+settings.load_profile("ci")
 # Hypothesis also draws the constants of what has been imported: always everything, whatever test is first.
 for _module in pkgutil.walk_packages(ggs.__path__, "ggs."):
     if find_spec("triton") or "triton" not in _module.name:
         importlib.import_module(_module.name)
-settings.register_profile("nightly", _COMMON, max_examples=3500)
-settings.load_profile("ci")
 CASES = "generated cases"
 
 

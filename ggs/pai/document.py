@@ -85,7 +85,7 @@ class Document:
         for step in path:
             if not contains(value, step):
                 return None
-            value = value[step]  # type: ignore[index]
+            value = value[step]  # type: ignore[index]  # contains() has looked
         return value
 
 

@@ -187,7 +187,7 @@ def locate(error: ErrorDetails, parsed: document.Document) -> tuple[document.Pat
     value = parsed.value
     for step in error["loc"]:
         if document.contains(value, step):
-            value = value[step]  # type: ignore[index]
+            value = value[step]  # type: ignore[index]  # contains() has looked
         elif error["type"] != "missing" or step != error["loc"][-1]:
             continue
         path = (*path, step)

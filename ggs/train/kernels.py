@@ -8,7 +8,6 @@ import time
 
 import torch
 
-from ggs.compiled import compiled_here
 from ggs.select import Selector
 from ggs.wire import decode, encode
 
@@ -20,6 +19,8 @@ def compile_kernels(values_format: str) -> float | None:
 
     Returns the seconds it took, None where nothing had to be compiled.
     """
+    from ggs.compiled import compiled_here  # numba takes half a second to import
+
     start, before = time.monotonic(), compiled_here()
     dtype = torch.float64 if values_format == "fp64" else torch.float32
     numbers = torch.linspace(-1, 1, _NUMEL, dtype=dtype)

@@ -53,7 +53,7 @@ def main(config: TrainConfig) -> None:
                 flush=True,
             )
     group = _join(config, device, local_size)
-    if selects_here:
+    if selects_here and local_rank != 0:
         compile_kernels(config.values)  # reads what the first worker has compiled
     with told_in_one_line(config.collective_timeout):
         train(config, device, group)
