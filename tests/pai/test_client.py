@@ -22,19 +22,13 @@ from ggs.pai.transport import Limits
 from tests.pai import fake_server as fake
 from tests.pai.conftest import JOB, QUICK
 from tests.pai.fake_server import LOG_TOKEN, PASSWORD, TOKEN, FakePAI
+from tests.waiting import until
 
 TEXT = JOB.format(name="one")
 
 
 def connect(url: str, token: str | None = TOKEN, limits: Limits = QUICK, **fields: Any) -> Client:
     return Client(Cluster("test", url, "alice", **fields), token, limits)
-
-
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait for what another thread does; the caller asserts it."""
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
 
 
 def one_line(error: pytest.ExceptionInfo[PAIError]) -> str:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
@@ -31,6 +31,7 @@ from ggs.pai.processes import Family, Stopped
 from ggs.pai.rendezvous import Host, meet
 from tests.pai.ports import free_ports
 from tests.pai.variables import pai_variables
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -75,13 +76,6 @@ def hosting_in_background(pool: ThreadPoolExecutor, host: Meeting) -> "Future[in
     future = in_background(pool, host)
     until(lambda: host.listener is not None)
     return future
-
-
-def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def a_failure(where: str, code: int = 1, at: float = 0.0, consequence: bool = False) -> Failure:
