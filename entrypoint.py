@@ -10,8 +10,8 @@ first line of the log says which task and ranks these are; after a failure the l
 import sys
 from collections.abc import Sequence
 
-from ggs.pai import script
-from ggs.pai.launch import guard, start
+from ggs.launch import script
+from ggs.launch.launcher import guard, start
 
 
 def main(argv: Sequence[str]) -> int:

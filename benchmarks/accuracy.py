@@ -6,7 +6,7 @@
 
 Every finished run is one JSON line appended to ``--out``; runs that are there already are skipped, so the
 same command resumes a study that was interrupted (Ctrl-C loses the runs under way), and a larger grid adds
-to it. All N workers of one run live in one process with one thread (``ggs.lockstep``: bit-identical to N
+to it. All N workers of one run live in one process with one thread (``ggs.dist.lockstep``: bit-identical to N
 processes), ``--jobs`` runs train at once. Dense training has one run per seed and optimizer, and Deep
 Gradient Compression (dgc) runs with sgd only. At the end come the tables of ``--out``;
 ``accuracy_tables.py`` makes them, and the plots, of any files.
@@ -34,7 +34,8 @@ import yaml
 from accuracy_tables import ResultsError, Run, identity, load, tables
 from pydantic import TypeAdapter, ValidationError
 
-from ggs import __version__, lockstep
+from ggs import __version__
+from ggs.dist import lockstep
 from ggs.errors import GGSError
 from ggs.train.arguments import build
 from ggs.train.check import check

@@ -27,15 +27,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ggs.collectives import Collectives
-from ggs.replicas import check_replicas
+from ggs.dist.collectives import Collectives
+from ggs.dist.replicas import check_replicas
 from ggs.train import models, seeds
 from ggs.train.arguments import build
 from ggs.train.checkpoint.checkpointer import Checkpointer
 from ggs.train.config import TrainConfig
 from ggs.train.data import DataSpec, TensorImages
+from ggs.train.loop import Plan, Trainer
 from ggs.train.optimizers import build_optimizer, distribute
-from ggs.train.trainer import Plan, Trainer
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKERS = 2

@@ -20,9 +20,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ggs.collectives import Collectives, Gathering
-from ggs.exchange import Task, create
-from ggs.exchange.base import Exchange
+from ggs.dist.collectives import Collectives, Gathering
+from ggs.exchange.base import Exchange, Task
+from ggs.exchange.create import create
 from ggs.exchange.split import Ranges, Split, second_size
 from ggs.wire import encode, message_size
 

@@ -29,7 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ggs.pai.processes import Stopped, die_with_parent, stop_on_signals
+from ggs.launch.processes import Stopped, die_with_parent, stop_on_signals
 
 ROOT = Path(__file__).resolve().parent.parent
 TASKS = 2
@@ -127,7 +127,7 @@ class Attempt:
         kind = generator.choices(("worker", "launcher", "task", "frozen"), (5, 3, 3, 1))[0]
         processes = self.processes(task)
         launcher = self.tasks[task].pid
-        workers = [p for p, words in processes.items() if "ggs.pai.worker" in words]
+        workers = [p for p, words in processes.items() if "ggs.launch.worker_process" in words]
         victims = {"worker": workers, "launcher": [launcher], "task": [launcher, *processes]}
         chosen = workers if kind == "frozen" else victims[kind]
         if not chosen:  # the workers do not run yet

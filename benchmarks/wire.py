@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ggs import wire
 from ggs.select import select_reference
-from ggs.wire_layout import layout
+from ggs.wire.layout import layout
 
 PEERS = {
     "DGC: float32 + int64": 96,

@@ -9,30 +9,31 @@ importing torch.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ggs._version import __version__ as __version__
+
 if TYPE_CHECKING:
-    from ggs.baselines import DeepGradientCompression as DeepGradientCompression
-    from ggs.baselines import GradientSparsification as GradientSparsification
-    from ggs.baselines import staircase_warmup as staircase_warmup
-    from ggs.batchnorm import BatchNormMode as BatchNormMode
-    from ggs.dense import Dense as Dense
-    from ggs.optimizer import GGS as GGS
-    from ggs.scaler import GradScaler as GradScaler
-    from ggs.schedule import exponential_warmup as exponential_warmup
-    from ggs.statistics import StepStatistics as StepStatistics
+    from ggs.optim.baselines import DeepGradientCompression as DeepGradientCompression
+    from ggs.optim.baselines import GradientSparsification as GradientSparsification
+    from ggs.optim.baselines import staircase_warmup as staircase_warmup
+    from ggs.optim.batchnorm import BatchNormMode as BatchNormMode
+    from ggs.optim.dense import Dense as Dense
+    from ggs.optim.ggs import GGS as GGS
+    from ggs.optim.scaler import GradScaler as GradScaler
+    from ggs.optim.schedule import exponential_warmup as exponential_warmup
+    from ggs.optim.statistics import StepStatistics as StepStatistics
 
 _HOME = {
-    "GGS": "ggs.optimizer",
-    "BatchNormMode": "ggs.batchnorm",
-    "DeepGradientCompression": "ggs.baselines",
-    "Dense": "ggs.dense",
-    "GradScaler": "ggs.scaler",
-    "GradientSparsification": "ggs.baselines",
-    "StepStatistics": "ggs.statistics",
-    "exponential_warmup": "ggs.schedule",
-    "staircase_warmup": "ggs.baselines",
+    "GGS": "ggs.optim.ggs",
+    "BatchNormMode": "ggs.optim.batchnorm",
+    "DeepGradientCompression": "ggs.optim.baselines",
+    "Dense": "ggs.optim.dense",
+    "GradScaler": "ggs.optim.scaler",
+    "GradientSparsification": "ggs.optim.baselines",
+    "StepStatistics": "ggs.optim.statistics",
+    "exponential_warmup": "ggs.optim.schedule",
+    "staircase_warmup": "ggs.optim.baselines",
 }
 
-__version__ = "0.1.0"
 __all__ = [
     "GGS",
     "BatchNormMode",

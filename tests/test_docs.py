@@ -17,9 +17,9 @@ from torch import nn
 from torch.distributed.run import get_args_parser
 
 import ggs
-from ggs import cli
-from ggs.pai import cli as pai_cli
-from ggs.pai import script
+from ggs.cli import main as cli
+from ggs.launch import script
+from ggs.pai.cli import main as pai_cli
 from ggs.train import arguments
 from ggs.train.config import TrainConfig
 from ggs.train.dry_run import describe, dry_run

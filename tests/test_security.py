@@ -1,8 +1,8 @@
 """The promises of SECURITY.md that no other test holds, each on real processes and files.
 
-Elsewhere: token files (tests/pai/test_clusters.py), TLS, masking and redirects (tests/pai/test_client.py),
-masked submissions (tests/pai/test_submission.py), damaged input (the fuzz tests), processes left behind
-(tests/test_entrypoint.py).
+Elsewhere: token files (tests/pai/client/test_clusters.py), TLS, masking and redirects
+(tests/pai/client/test_client.py), masked submissions (tests/pai/client/test_submission.py), damaged input
+(the fuzz tests), processes left behind (tests/whole/test_entrypoint.py).
 """
 
 import hashlib
@@ -22,12 +22,12 @@ import torch
 import typer.main
 
 from ggs.errors import GGSError
-from ggs.pai.cli import app
+from ggs.pai.cli.main import app
 from ggs.train.arguments import build
 from ggs.train.checkpoint import files
 from ggs.train.config import TrainConfig
 from ggs.train.worker import train
-from tests.pai.local_jobs import bash_job, processes_with, run_job
+from tests.pai.local.jobs import bash_job, processes_with, run_job
 
 ROOT = Path(__file__).resolve().parent.parent
 SECRET = "s3cr3t-Tok3n-of-nobody"

@@ -6,7 +6,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ggs.collectives import Collectives, Gathering
+from ggs.dist.collectives import Collectives, Gathering
 from ggs.exchange.base import Exchange, Task, Update
 from ggs.select import Selector
 from ggs.wire import decode, encode, message_size

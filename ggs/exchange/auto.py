@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ggs.collectives import Collectives
-from ggs.cost import ExchangeCost, Network, assumed, ring_bytes
+from ggs.dist.collectives import Collectives
 from ggs.exchange import allgather, split
 from ggs.exchange.allgather import AllGather
 from ggs.exchange.base import Exchange, Task, Update
+from ggs.exchange.forecast import ExchangeCost, Network, assumed, ring_bytes
 from ggs.exchange.split import Split
 
 MARGIN = 1.25

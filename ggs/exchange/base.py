@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ggs.collectives import Collectives
-from ggs.wire_layout import FORMATS
+from ggs.dist.collectives import Collectives
+from ggs.wire.layout import FORMATS
 
 Check = Callable[[Tensor, Tensor], None]
 """Called with every (indices, values) selected, before they are sent; raises if they must not be."""

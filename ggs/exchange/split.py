@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ggs.collectives import Collectives
+from ggs.dist.collectives import Collectives
 from ggs.exchange.base import Exchange, Task, Update, cut
 from ggs.select import Selector
 from ggs.wire import decode, encode, message_size

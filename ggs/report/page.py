@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from ggs import __version__
+from ggs._version import __version__
 from ggs.errors import ConfigurationError
 from ggs.report import charts, comparison, tables
 from ggs.report.runs import Run, names, read_runs

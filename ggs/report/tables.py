@@ -8,7 +8,7 @@ from typing import Any
 from ggs.report import comparison
 from ggs.report.record import Summary
 from ggs.report.runs import Run, in_order, last, letter
-from ggs.train.progress import duration, size
+from ggs.train.console import duration, size
 
 _ENVIRONMENT: dict[str, Callable[[Summary], Any]] = {
     "device": lambda summary: summary.device,

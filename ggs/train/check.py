@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from ggs.errors import ConfigurationError
-from ggs.train import data, models, own, runs
+from ggs.train import data, models, run_folder, user_model
 from ggs.train.checkpoint import find
 from ggs.train.config import TrainConfig
 from ggs.train.data import DataSpec
@@ -36,7 +36,7 @@ def check_checkpoints(config: TrainConfig) -> None:
     found = find.candidates(config)
     if config.run_dir is not None:
         _check_folder("run_dir", config.run_dir)
-        runs.check_free(config.run_dir, config, resumed=bool(found))
+        run_folder.check_free(config.run_dir, config, resumed=bool(found))
     if config.checkpoint_dir is not None:
         _check_folder("checkpoint_dir", config.checkpoint_dir)
 
@@ -87,7 +87,7 @@ def _parameters_without_storage(config: TrainConfig, spec: DataSpec) -> list[tor
     channels = models.input_channels(config.model, spec.channels)
     stand_in = [torch.nn.Parameter(torch.empty(2, 2))]
     if ":" in config.model:
-        own.builder(config.model)
+        user_model.builder(config.model)
         return stand_in
     try:
         with torch.device("meta"):

@@ -246,7 +246,7 @@ def load(
     Raises DataError for files that cannot be read.
     """
     if config.data == "imagefolder":
-        from ggs.train.folder import load_folders
+        from ggs.train.image_folder import load_folders
 
         return load_folders(config, data, channels, device)
     classes = data.num_classes

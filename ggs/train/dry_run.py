@@ -13,22 +13,22 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ggs.collectives import Collectives
-from ggs.lockstep import alone
-from ggs.pai.launch import visible_devices
-from ggs.pai.placement import is_worker, place
-from ggs.schedule import selected_count
+from ggs.dist.collectives import Collectives
+from ggs.dist.lockstep import alone
+from ggs.launch.launcher import visible_devices
+from ggs.launch.placement import is_worker, place
+from ggs.optim.base import DistributedOptimizer
+from ggs.optim.schedule import selected_count
 from ggs.train import data, models
 from ggs.train.check import check_batch
 from ggs.train.config import TrainConfig
+from ggs.train.console import duration, size
+from ggs.train.loop import Plan, Trainer
 from ggs.train.optimizers import build_optimizer, distribute
-from ggs.train.progress import duration, size
 from ggs.train.start import launch_options
 from ggs.train.summary import device_name
 from ggs.train.traffic import Forecast, Traffic, WholeRun
-from ggs.train.trainer import Plan, Trainer
 from ggs.train.worker import build_model, load_images, pick_device
-from ggs.wrapper import DistributedOptimizer
 
 Kind = Literal["sparse", "dense", "local", "frozen"]
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ggs.collectives import Collectives
+from ggs.dist.collectives import Collectives
 from ggs.train.config import TrainConfig
 from ggs.train.data import ImageSet
 from ggs.train.models import logits

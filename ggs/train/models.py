@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from torchvision.models.densenet import DenseNet
 
 from ggs.errors import ConfigurationError
-from ggs.train import own
-from ggs.train.mishaps import is_out_of_memory
+from ggs.train import user_model
+from ggs.train.error_translation import is_out_of_memory
 from ggs.train.names import require_model
 
 SMALL_IMAGE = 64
@@ -144,12 +144,12 @@ def build(
     """The model, freshly initialised from torch's global generator.
 
     A person's own ``package.module:function`` gets those of ``num_classes``, ``in_channels`` and
-    ``image_size`` that its signature names, see ``ggs.train.own``. Raises ConfigurationError for an
+    ``image_size`` that its signature names, see ``ggs.train.user_model``. Raises ConfigurationError for an
     unknown name and for options that the model does not take.
     """
     found = {"num_classes": num_classes, "in_channels": in_channels, "image_size": image_size}
     if ":" in name:
-        return own.build(name, found, options)
+        return user_model.build(name, found, options)
     if name in _OWN:
         builder, arguments = _OWN[name], found
     elif name in _SMALL and image_size <= SMALL_IMAGE:

@@ -15,7 +15,7 @@ from ggs.train.arguments import suggestion
 OWN_MODELS = ("lenet5", "cifarnet")
 """Models of ``ggs`` that torchvision has no namesake of."""
 REFUSED_OPTIMIZERS = frozenset({"asgd", "lbfgs", "sparseadam"})
-"""Of torch.optim, but of no use here: ``ggs.support`` says why to who asks for one."""
+"""Of torch.optim, but of no use here: ``ggs.optim.support`` says why to who asks for one."""
 _OPTIMIZER = re.compile(r"^class ([A-Z]\w*)\((?:Optimizer|Adam)\)", re.MULTILINE)
 _MODEL = re.compile(r"^@register_model\(.*?^def (\w+)\(", re.MULTILINE | re.DOTALL)
 

@@ -10,18 +10,18 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from ggs.baselines import DeepGradientCompression, GradientSparsification, require_sgd
-from ggs.collectives import ProcessGroup
-from ggs.dense import Dense
+from ggs.dist.collectives import ProcessGroup
 from ggs.errors import ConfigurationError
-from ggs.optimizer import GGS
-from ggs.residual import ResidualOptimizer
-from ggs.support import check_optimizer
+from ggs.optim.base import DistributedOptimizer
+from ggs.optim.baselines import DeepGradientCompression, GradientSparsification, require_sgd
+from ggs.optim.dense import Dense
+from ggs.optim.error_feedback import ResidualOptimizer
+from ggs.optim.ggs import GGS
+from ggs.optim.support import check_optimizer
 from ggs.train.arguments import suggestion
 from ggs.train.config import TrainConfig
-from ggs.train.mishaps import is_out_of_memory
+from ggs.train.error_translation import is_out_of_memory
 from ggs.train.names import require_optimizer
-from ggs.wrapper import DistributedOptimizer
 
 SPARSE: dict[str, type[ResidualOptimizer]] = {
     "ggs": GGS,

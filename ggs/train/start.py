@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from ggs.pai import exit_codes, launch
-from ggs.pai.placement import LaunchOptions
+from ggs.launch import exit_codes, launcher
+from ggs.launch.placement import LaunchOptions
 from ggs.train.config import TrainConfig, parse
 
 
@@ -20,7 +20,7 @@ def start(argv: Sequence[str], prog: str = "ggs train") -> int:
         return exit_codes.SUCCESS
     from ggs.train import worker  # after the checks: a wrong setting is told without the wait
 
-    return launch.start(launch_options(config), worker.main, (config,))
+    return launcher.start(launch_options(config), worker.main, (config,))
 
 
 def launch_options(config: TrainConfig) -> LaunchOptions:

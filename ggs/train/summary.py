@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from ggs import __version__
-from ggs.train.trainer import Trainer
+from ggs._version import __version__
+from ggs.train.loop import Trainer
 
 
 def summarise(

@@ -6,14 +6,15 @@ from itertools import pairwise
 
 import torch
 
-from ggs.cost import ring_bytes
-from ggs.exchange import allgather, averaging_workers, split
+from ggs.exchange import allgather, split
 from ggs.exchange.auto import choose
 from ggs.exchange.base import cut
-from ggs.residual import ResidualOptimizer
-from ggs.schedule import exponential_warmup, selected_count
+from ggs.exchange.create import averaging_workers
+from ggs.exchange.forecast import ring_bytes
+from ggs.optim.base import DistributedOptimizer
+from ggs.optim.error_feedback import ResidualOptimizer
+from ggs.optim.schedule import exponential_warmup, selected_count
 from ggs.train.config import TrainConfig
-from ggs.wrapper import DistributedOptimizer
 
 WARMUP_PARTS = 500
 """So many that the densities of a part are close together and its middle is wrong by less than 1e-4; and

@@ -9,24 +9,24 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ggs import lockstep
-from ggs.batchnorm import batchnorm_modules
-from ggs.collectives import Collectives, ProcessGroup
+from ggs.dist import lockstep
+from ggs.dist.collectives import Collectives, ProcessGroup
 from ggs.errors import ConfigurationError
+from ggs.optim.batchnorm import batchnorm_modules
 from ggs.train import data, models, seeds, tensorboard
 from ggs.train.check import check_batch
 from ggs.train.checkpoint.checkpointer import Checkpointer, resume
 from ggs.train.checkpoint.load import Loaded
 from ggs.train.config import TrainConfig
+from ggs.train.console import Reporter
+from ggs.train.error_translation import told_in_one_line
 from ggs.train.evaluate import evaluate_replicas
 from ggs.train.kernels import compile_kernels
-from ggs.train.mishaps import told_in_one_line
+from ggs.train.loop import Plan, Trainer
 from ggs.train.optimizers import build_optimizer, distribute
-from ggs.train.progress import Reporter
-from ggs.train.runs import RunFolder
+from ggs.train.run_folder import RunFolder
+from ggs.train.smoke_test import try_out
 from ggs.train.summary import summarise
-from ggs.train.trainer import Plan, Trainer
-from ggs.train.trial import try_out
 
 
 def main(config: TrainConfig) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ggs.pai.client import Client
-from ggs.pai.clusters import Cluster
-from ggs.pai.transport import Limits
+from ggs.pai.client.client import Client
+from ggs.pai.client.clusters import Cluster
+from ggs.pai.client.transport import Limits
 from tests.pai.fake_server import TOKEN, FakePAI
 
 # Quick to try again, but patient: a busy machine's answer must not be taken for silence.

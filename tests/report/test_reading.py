@@ -224,7 +224,7 @@ def test_an_impossible_folder_is_refused_in_one_line(tmp_path: Path, name: str) 
 
 def test_the_command_says_it_in_one_line(tmp_path: Path) -> None:
     path = write(tmp_path / "run", settings={**config(), "method": None})
-    command = [sys.executable, "-m", "ggs.cli", "report", str(path)]
+    command = [sys.executable, "-m", "ggs.cli.main", "report", str(path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert done.stderr.strip().splitlines() == [

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ggs.errors import ConfigurationError
-from ggs.train import arguments, runs
+from ggs.train import arguments
+from ggs.train import run_folder as runs
 from ggs.train.config import TrainConfig
 from tests.fuzz import EDITS, Edits, bounded, cases, damaged
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ggs.errors import ConfigurationError, GGSError, UnsupportedError
-from ggs.train import runs
+from ggs.train import run_folder as runs
 from ggs.train.config import parse
 from ggs.train.duration import Duration
 

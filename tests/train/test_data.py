@@ -19,7 +19,7 @@ from PIL import Image
 
 from ggs.errors import ConfigurationError, DataError
 from ggs.train import data
-from ggs.train import folder as folder_module
+from ggs.train import image_folder as folder_module
 from ggs.train.augment import crop_and_mirror
 from ggs.train.config import TrainConfig
 from ggs.train.seeds import AUGMENTATION, ORDER, derive, epoch_order, generator

@@ -10,18 +10,18 @@ import pytest
 import torch
 
 from ggs.errors import ConfigurationError, UnsupportedError
-from ggs.flat import FlatParameters
-from ggs.pai import exit_codes
+from ggs.launch import exit_codes
+from ggs.optim.flat import FlatParameters
 from ggs.train import traffic
 from ggs.train.arguments import build
 from ggs.train.config import TrainConfig
+from ggs.train.console import size
 from ggs.train.dry_run import describe, dry_run
-from ggs.train.progress import size
 from ggs.train.worker import train
 from tests.worker_pool import WorkerPool
 
 CPU = torch.device("cpu")
-BN_MODEL = "tests.train.test_trainer:small_batchnorm_model"
+BN_MODEL = "tests.train.test_loop:small_batchnorm_model"
 
 
 def config_for(**settings: Any) -> TrainConfig:
@@ -216,7 +216,7 @@ def test_a_warm_up_that_outlasts_the_run_is_told_of() -> None:
 def test_the_command_leaves_nothing_behind(tmp_path: Path) -> None:
     flags = ["--dry-run", "--workers", "2", "--device", "cpu", "--run-dir", "run"]
     done = subprocess.run(
-        [sys.executable, "-m", "ggs.cli", "train", *flags],
+        [sys.executable, "-m", "ggs.cli.main", "train", *flags],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == exit_codes.SUCCESS, done.stderr

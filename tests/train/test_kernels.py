@@ -43,7 +43,7 @@ def test_no_step_of_a_run_has_to_compile_anything(values_format: str) -> None:
 
 
 def test_one_worker_compiles_for_all_and_only_in_the_first_run(tmp_path: Path) -> None:
-    train = [sys.executable, "-m", "ggs.cli", "train", "--workers", "2", "--steps", "2", "--overwrite",
+    train = [sys.executable, "-m", "ggs.cli.main", "train", "--workers", "2", "--steps", "2", "--overwrite",
              "--run-dir", str(tmp_path / "run")]  # fmt: skip
     variables = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     lines = []

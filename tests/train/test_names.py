@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ggs.errors import ConfigurationError, UnsupportedError
-from ggs.support import check_optimizer
+from ggs.optim.support import check_optimizer
 from ggs.train import models, names, optimizers
 
 

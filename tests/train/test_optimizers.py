@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from ggs import exchange
 from ggs.errors import ConfigurationError
+from ggs.exchange import create as exchange
 from ggs.train.config import TrainConfig
 from ggs.train.optimizers import (
     build_optimizer,

@@ -12,11 +12,11 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from ggs.clock import Clock, Phase
+from ggs.dist.clock import Clock, Phase
 from ggs.train.arguments import build
 from ggs.train.config import TrainConfig
 from ggs.train.data import ImageSet
-from ggs.train.trainer import Trainer
+from ggs.train.loop import Trainer
 from ggs.train.worker import load_images, train
 from tests.worker_pool import WorkerPool
 

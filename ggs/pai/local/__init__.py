@@ -6,6 +6,6 @@ SUCCEEDED), 1 (FAILED) or 2 (the job file or an option is wrong). ``pai job run-
 """
 
 from ggs.pai.local.options import LocalOptions as LocalOptions
-from ggs.pai.local.run import run as run
+from ggs.pai.local.run_job import run as run
 
 __all__ = ["LocalOptions", "run"]

@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from ggs.pai.exitspec import SEARCHED_LOG_BYTES, classify
 from ggs.pai.local.display import FAILED, KILLED, RUNNING, SUCCEEDED, WAITING, Display
 from ggs.pai.local.engine import CannotRun, Engine, Exited, Launch, Output
-from ggs.pai.local.environment import (
+from ggs.pai.local.exit_spec import SEARCHED_LOG_BYTES, classify
+from ggs.pai.local.job_plan import Plan
+from ggs.pai.local.policy import AttemptResult, Ended, judge
+from ggs.pai.local.process_engine import port_is_free
+from ggs.pai.local.runtime_scripts import USER_SCRIPT_ENDED, task_files
+from ggs.pai.local.task_environment import (
     Attempt,
     Placement,
     Task,
@@ -18,10 +22,6 @@ from ggs.pai.local.environment import (
     task_ports,
     tasks_of,
 )
-from ggs.pai.local.plan import Plan
-from ggs.pai.local.policy import AttemptResult, Ended, judge
-from ggs.pai.local.process_engine import port_is_free
-from ggs.pai.local.scripts import USER_SCRIPT_ENDED, task_files
 
 _LINGER_NOTE_SECONDS = 3.0
 

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ggs.pai.local.environment import Task
+from ggs.pai.local.task_environment import Task
 
 WAITING, RUNNING, SUCCEEDED, FAILED, KILLED = "WAITING", "RUNNING", "SUCCEEDED", "FAILED", "KILLED"
 

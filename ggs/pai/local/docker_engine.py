@@ -16,11 +16,11 @@ import requests
 from docker.models.containers import Container
 
 from ggs.errors import ConfigurationError
-from ggs.pai.job import DockerImage
+from ggs.pai.job.model import DockerImage
+from ggs.pai.job.template import render
 from ggs.pai.local.engine import CannotRun, Exited, Launch, Output, Report
-from ggs.pai.local.environment import Task
-from ggs.pai.local.scripts import environment_script
-from ggs.pai.template import render
+from ggs.pai.local.runtime_scripts import environment_script
+from ggs.pai.local.task_environment import Task
 
 LABEL = "ggs.local-openpai"
 """On every container and network of a local run; its value names the run."""

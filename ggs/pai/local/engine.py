@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Protocol
 
 from ggs.errors import GGSError
-from ggs.pai.job import DockerImage, TaskRole
-from ggs.pai.local.environment import Task
+from ggs.pai.job.model import DockerImage, TaskRole
+from ggs.pai.local.task_environment import Task
 
 
 class CannotRun(GGSError):

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ggs.pai.exitspec import ExitVerdict, Reaction
-from ggs.pai.job import Job
-from ggs.pai.local.environment import Task, tasks_of
+from ggs.pai.job.model import Job
+from ggs.pai.local.exit_spec import ExitVerdict, Reaction
+from ggs.pai.local.task_environment import Task, tasks_of
 
 
 @dataclass(frozen=True)

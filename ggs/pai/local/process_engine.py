@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ggs.pai.job import DockerImage
+from ggs.pai.job.model import DockerImage
 from ggs.pai.local.engine import CannotRun, Exited, Launch, Output, Report
-from ggs.pai.local.environment import Task
-from ggs.pai.local.scripts import environment_script
+from ggs.pai.local.runtime_scripts import environment_script
+from ggs.pai.local.task_environment import Task
 
 # What a launcher or another cluster may have left in the caller's environment; a container would not
 # inherit it.

@@ -6,8 +6,8 @@
 One rule is one small function; its docstring is the fact behind it, and `RULES` holds them all.
 """
 
-from ggs.pai.validate.engine import validate
 from ggs.pai.validate.finding import RULES, Finding, Severity, Target
-from ggs.pai.validate.report import report
+from ggs.pai.validate.render import report
+from ggs.pai.validate.run_rules import validate
 
 __all__ = ["RULES", "Finding", "Severity", "Target", "report", "validate"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ggs.pai.document import Path
+from ggs.pai.job.document import Path
 from ggs.pai.validate import shell
 from ggs.pai.validate.finding import JobView, Problem, rule
 

@@ -6,8 +6,8 @@ import difflib
 import re
 from collections.abc import Iterator
 
-from ggs.pai.document import Path
-from ggs.pai.protocol import PLUGIN_PREFIX
+from ggs.pai.job.document import Path
+from ggs.pai.job.protocol import PLUGIN_PREFIX
 from ggs.pai.validate.finding import JobView, Problem, rule
 
 _KNOWN = (

@@ -10,8 +10,8 @@ from typing import Literal
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from ggs.pai.document import Document, Path, format_path
-from ggs.pai.job import Job, locate
+from ggs.pai.job.document import Document, Path, format_path
+from ggs.pai.job.model import Job, locate
 
 Severity = Literal["error", "warning"]
 # `openpai` is OpenPAI 1.8.1, `ltp` its successor; a file for `both` must suit either.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ggs.pai.document import Path
+from ggs.pai.job.document import Path
 from ggs.pai.validate.finding import JobView, Problem, rule
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ggs.pai.protocol import PLUGIN_PREFIX
+from ggs.pai.job.protocol import PLUGIN_PREFIX
 from ggs.pai.validate.finding import JobView, Problem, rule
 
 _PLUGINS = ("ssh", "tensorboard", "cmd", "git", "teamwise_storage")

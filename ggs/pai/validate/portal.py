@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ggs.pai.document import Path, walk
+from ggs.pai.job.document import Path, walk
 from ggs.pai.validate.finding import JobView, Problem, rule
 
 _REFUSED = "the portal refuses the file; REST accepts it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ggs.pai.document import MAX_BYTES, MAX_DEPTH, MAX_VALUES
+from ggs.pai.job.document import MAX_BYTES, MAX_DEPTH, MAX_VALUES
 from ggs.pai.validate.finding import RULES, JobView, Problem, Rule, rule
 
 _BAD_YAML = "the server answers 500 with its YAML reader's message"

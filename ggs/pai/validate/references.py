@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ggs.pai.document import Path
-from ggs.pai.protocol import PLUGIN_PREFIX
+from ggs.pai.job.document import Path
+from ggs.pai.job.protocol import PLUGIN_PREFIX
 from ggs.pai.validate.finding import JobView, Problem, rule
 
 _FIELDS = {"dockerImage": "dockerimage", "data": "data", "output": "output", "script": "script"}

@@ -1,4 +1,4 @@
-"""The server's schema: what a POST answers 400 to. The complaints are those of `ggs.pai.job.Job`."""
+"""The server's schema: what a POST answers 400 to. The complaints are those of `ggs.pai.job.model.Job`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from ggs.pai import protocol
-from ggs.pai.document import Path, to_text
-from ggs.pai.job import Job
+from ggs.pai.job import protocol
+from ggs.pai.job.document import Path, to_text
+from ggs.pai.job.model import Job
 from ggs.pai.validate.finding import JobView, Problem, rule
 
 _REFUSED = "the server answers 400 InvalidProtocolError and stores nothing"

@@ -6,8 +6,8 @@ import html
 import re
 from collections.abc import Iterator
 
-from ggs.pai.document import Path, format_path, walk
-from ggs.pai.template import MISSING, Reference, lookup, references, unclosed
+from ggs.pai.job.document import Path, format_path, walk
+from ggs.pai.job.template import MISSING, Reference, lookup, references, unclosed
 from ggs.pai.validate.finding import JobView, Problem, rule
 
 _ROOTS = ("$parameters", "$secrets", "$script", "$output", "$data")

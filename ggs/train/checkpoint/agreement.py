@@ -2,7 +2,7 @@
 
 import torch
 
-from ggs.collectives import Collectives
+from ggs.dist.collectives import Collectives
 
 TEXT_LIMIT = 64 << 10
 """Bytes of one worker's text that travel at most."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from ggs import __version__
-from ggs.collectives import Collectives, ProcessGroup
+from ggs._version import __version__
+from ggs.dist.collectives import Collectives, ProcessGroup
 from ggs.errors import CheckpointError, ConfigurationError
 from ggs.train.checkpoint import files, find, tree
 from ggs.train.checkpoint.agreement import first_text, gather_texts
@@ -25,7 +25,7 @@ from ggs.train.checkpoint.writer import Work, Writer
 from ggs.train.duration import Interval
 
 if TYPE_CHECKING:
-    from ggs.train.trainer import Trainer
+    from ggs.train.loop import Trainer
 
 DEFAULT_INTERVAL = Interval(10, "minutes")
 PROBE_SECONDS = 30.0

@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from ggs.collectives import Collectives
+from ggs.dist.collectives import Collectives
 from ggs.train.duration import Interval
 
 MOST_STEPS = 1000

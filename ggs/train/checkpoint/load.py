@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ggs.collectives import Collectives
+from ggs.dist.collectives import Collectives
 from ggs.errors import CheckpointError
 from ggs.train.checkpoint import files, resize, tree
 from ggs.train.checkpoint.agreement import first_text, gather_texts

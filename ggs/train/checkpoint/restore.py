@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from ggs.errors import CheckpointError
+from ggs.optim.base import DistributedOptimizer
 from ggs.train import seeds
 from ggs.train.checkpoint import rng
 from ggs.train.checkpoint.load import Loaded
 from ggs.train.checkpoint.settings import require_same_model
-from ggs.wrapper import DistributedOptimizer
 
 if TYPE_CHECKING:
-    from ggs.train.trainer import Trainer
+    from ggs.train.loop import Trainer
 
 
 def describe(model: nn.Module) -> dict[str, str]:

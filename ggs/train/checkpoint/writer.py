@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ggs.collectives import Collectives
+from ggs.dist.collectives import Collectives
 from ggs.errors import CheckpointError, ConfigurationError
 from ggs.train.checkpoint import files
 from ggs.train.checkpoint.agreement import gather_texts

@@ -1,0 +1,244 @@
+"""Start a node's workers with torch's elastic agent, watch over them, end with the right exit code.
+
+    sys.exit(guard(lambda: start(LaunchOptions(workers=2), train, (config,))))
+
+torch's agent starts and stops the processes and gives them RANK, WORLD_SIZE, LOCAL_RANK,
+LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR and MASTER_PORT. What it does not do is done here: ranks in the
+order of OpenPAI's tasks, a failure that is told to all tasks at once with its cause, and no orphans.
+Workers are never restarted in place: OpenPAI restarts the job, with new ports and addresses.
+"""
+
+import logging
+import os
+import pickle
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ggs.errors import GGSError
+from ggs.launch import exit_codes, failures
+from ggs.launch.environment import PAIEnvironment
+from ggs.launch.failures import Failure
+from ggs.launch.placement import (
+    Devices,
+    LaunchOptions,
+    Placement,
+    is_worker,
+    place,
+    worker_variables,
+)
+from ggs.launch.processes import Family, Stopped, stop_on_signals
+from ggs.launch.rendezvous import meet
+from ggs.launch.worker_process import Order
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+    from ggs.launch.agent import Agent
+    from ggs.launch.meeting import Meeting
+
+MONITOR_SECONDS = 0.1
+"""How often the agent looks after its workers and the other nodes."""
+
+
+def guard(run: Callable[[], int]) -> int:
+    """Run a program's body. Returns its exit code: of errors and signals too, told in one line.
+
+    Outside OpenPAI the codes are a shell's: see :mod:`ggs.launch.exit_codes`.
+    Whatever is neither a GGSError nor a signal is a bug: its traceback comes before the line.
+    """
+    with stop_on_signals():
+        try:
+            return run()
+        except GGSError as error:
+            _say(f"ggs: {error}")
+            return exit_codes.for_reader(exit_codes.of_error(error), os.environ)
+        except Stopped as stop:
+            _say(f"ggs: stopped by {stop}")
+            return exit_codes.of_signal(stop.number, os.environ)
+        except Exception as error:
+            code = exit_codes.of_error(error)
+            _say(str(Failure(_where(), traceback.format_exc().rstrip(), code, time.time())))
+            return exit_codes.for_reader(code, os.environ)
+
+
+def _where() -> str:
+    """This task, before anything is known of it but its variables."""
+    role = os.environ.get("PAI_CURRENT_TASK_ROLE_NAME", "local")
+    index = os.environ.get("PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX", "0")
+    return f"task {role}-{index}"
+
+
+def start(
+    options: LaunchOptions, function: Callable[..., None], arguments: tuple[Any, ...] = ()
+) -> int:
+    """Run ``function(*arguments)`` in every worker of this node. Returns the launcher's exit code.
+
+    In a process that is a worker already (torchrun started it) the function runs right here.
+    ``function`` must be importable by its module's name, and ``arguments`` be picklable.
+    """
+    variables = dict(os.environ)
+    if is_worker(variables):
+        function(*arguments)
+        return exit_codes.SUCCESS
+    PAIEnvironment.from_mapping(variables)  # tells of a mistake before torch's import takes seconds
+    placement = place(variables, options, visible_devices())
+    _say(str(placement))
+    return launch(placement, function, arguments, variables)
+
+
+def visible_devices() -> Devices:
+    """What PyTorch sees here. Imports torch; makes no CUDA context."""
+    import torch
+
+    supported = torch.version.cuda is not None or torch.version.hip is not None
+    return Devices(torch.cuda.device_count(), supported)
+
+
+def launch(
+    placement: Placement,
+    function: Callable[..., None],
+    arguments: tuple[Any, ...],
+    variables: Mapping[str, str],
+) -> int:
+    """Meet the other nodes, run this node's workers, and tell of a failure last. Returns the exit code.
+
+    ``variables`` is the environment that the workers inherit. Raises RendezvousError or MismatchError
+    if the nodes do not come together.
+    """
+    order = Order.to_call(
+        placement.task, worker_variables(placement, variables), function, arguments
+    )
+    meeting, family = meet(placement), Family()
+    try:
+        with tempfile.TemporaryDirectory(prefix="ggs-") as folder:
+            cause = _run(placement, meeting, order, Path(folder))
+            if cause is None:
+                family.wait()
+    finally:
+        family.end()
+        meeting.close()
+    if cause is None:
+        return exit_codes.SUCCESS
+    _say(str(cause))
+    return exit_codes.for_reader(cause.exit_code, variables)
+
+
+def _run(placement: Placement, meeting: "Meeting", order: Order, folder: Path) -> Failure | None:
+    """Run the workers to the end of all nodes. Returns the root cause of a failure, on any node."""
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+
+    from ggs.launch.agent import Agent, OtherNodeFailed, WorkerHangs
+
+    path = folder / "order"
+    path.write_bytes(pickle.dumps(order))
+    agent = Agent(_worker_spec(placement, meeting, path), DefaultLogsSpecs(log_dir=str(folder)))
+    agent.finish_timeout = placement.finish_timeout
+    try:
+        result = _run_agent(agent)
+        if result.is_failed():
+            return meeting.settle(_first(result.failures, placement.task))
+        return None if meeting.finish() else meeting.settle(None)
+    except OtherNodeFailed:
+        return meeting.settle(None)
+    except WorkerHangs as late:
+        where = f"rank {late} on task {placement.task}"
+        text = f"still runs {placement.finish_timeout:g} s after others have ended: it hangs"
+        return meeting.settle(Failure(where, text, exit_codes.RETRY, time.time()))
+    except Stopped as stop:
+        if not meeting.gathered or len(placement.tasks) == 1:
+            raise  # there is nobody to tell
+        where = f"task {placement.task}"
+        return meeting.settle(Failure(where, f"stopped by {stop}", exit_codes.RETRY, time.time()))
+
+
+def _run_agent(agent: "Agent") -> "RunResult":
+    """Run torch's agent. It has signal handlers of its own while it runs, which raise SignalException."""
+    from torch.distributed.elastic.multiprocessing import SignalException
+
+    try:
+        with stop_on_signals(), _quiet_agent():
+            result: RunResult = agent.run()
+    except SignalException as stop:
+        raise Stopped(stop.sigval) from None
+    return result
+
+
+def _worker_spec(placement: Placement, meeting: "Meeting", order: Path) -> "WorkerSpec":
+    from torch.distributed.elastic.agent.server.api import WorkerSpec
+
+    from ggs.launch.agent import AgentRendezvous
+
+    return WorkerSpec(
+        role="worker",
+        local_world_size=placement.local_world_size,
+        entrypoint=sys.executable,
+        args=("-u", "-m", "ggs.launch.worker_process", str(order)),
+        rdzv_handler=AgentRendezvous(placement, meeting),
+        max_restarts=0,
+        monitor_interval=MONITOR_SECONDS,
+    )
+
+
+def _first(ended_workers: "Mapping[int, ProcessFailure]", task: str) -> Failure:
+    """The failure of this node's workers that explains the others."""
+    recorded = {rank: _recorded(ended) for rank, ended in ended_workers.items()}
+    found = {
+        rank: recorded[rank] or _ended(rank, ended_workers[rank], task) for rank in ended_workers
+    }
+    # The agent stops the others with SIGTERM as soon as one has failed, and lists them too.
+    own = [
+        found[rank]
+        for rank, ended in ended_workers.items()
+        if recorded[rank] or ended.exitcode != -15
+    ]
+    return failures.root_cause(own or found.values())
+
+
+def _recorded(ended: "ProcessFailure") -> Failure | None:
+    """What a worker recorded counts, however it ended: a thread's abort, or the agent, may have cut short
+    its way out."""
+    try:
+        return Failure.from_message(ended.error_file_data)
+    except ValueError:
+        return None
+
+
+def _ended(rank: int, ended: "ProcessFailure", task: str) -> Failure:
+    """The failure of a worker that recorded none: killed, or through os._exit or sys.exit with a number."""
+    where, now = f"rank {rank} on task {task}", time.time()
+    if ended.exitcode < 0:
+        return failures.of_signal(-ended.exitcode, where, now)
+    code = exit_codes.of_worker(ended.exitcode)
+    return Failure(where, f"ended with exit code {ended.exitcode}", code, now)
+
+
+@contextmanager
+def _quiet_agent() -> Iterator[None]:
+    """Keep torch's agent from writing its own, longer story after ours. LOGLEVEL brings it back."""
+    if "LOGLEVEL" in os.environ:
+        yield
+        return
+    loggers = [
+        logging.getLogger(name)
+        for name in list(logging.root.manager.loggerDict)
+        if name.startswith("torch.distributed.elastic")
+    ]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

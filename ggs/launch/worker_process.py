@@ -1,0 +1,97 @@
+"""A worker process: ``python -m ggs.launch.worker_process ORDER``, started by torch's elastic agent.
+
+ORDER is a file that the launcher has written for its own workers: variables to set, and a function with
+its arguments. This module imports no torch, so that the variables are in place before anything does.
+"""
+
+import os
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ggs.launch import exit_codes, failures
+from ggs.launch.processes import die_with_parent
+
+EXIT_SECONDS = 10.0
+"""How long a worker that has failed may take to wind up (threads, exit handlers) before it is cut off."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the workers of one node are to do."""
+
+    launcher: int
+    """Process id of the launcher."""
+    task: str
+    """Name of the node, for messages."""
+    variables: dict[str, str]
+    """Environment variables to set first."""
+    call: bytes
+    """A pickled ``(function, arguments)``; apart, because reading it imports the function's module."""
+
+    @classmethod
+    def to_call(
+        cls,
+        task: str,
+        variables: dict[str, str],
+        function: Callable[..., None],
+        arguments: tuple[Any, ...],
+    ) -> "Order":
+        """An order from this process to its workers."""
+        return cls(os.getpid(), task, variables, pickle.dumps((function, arguments)))
+
+
+def main(path: str) -> int:
+    """Do what the order at ``path`` says. Returns the exit code; a failure is left for the launcher."""
+    with open(path, "rb") as file:
+        order: Order = pickle.load(file)
+    die_with_parent(order.launcher)
+    os.environ.update(order.variables)
+    try:
+        function, arguments = pickle.loads(order.call)
+        function(*arguments)
+    except KeyboardInterrupt:
+        return exit_codes.RETRY
+    except SystemExit as end:
+        return _code_of(end, order)
+    except BaseException as error:
+        return _fail(error, order)
+    return exit_codes.SUCCESS
+
+
+def _code_of(end: SystemExit, order: Order) -> int:
+    if end.code is None or end.code == 0:
+        return exit_codes.SUCCESS
+    if isinstance(end.code, int):
+        return exit_codes.of_worker(end.code % 256 or exit_codes.RETRY)
+    return _record(
+        failures.Failure(_where(order), str(end.code), exit_codes.RETRY, time.time()),
+    )
+
+
+def _fail(error: BaseException, order: Order) -> int:
+    return _record(failures.of_exception(error, _where(order), time.time()))
+
+
+def _record(found: failures.Failure) -> int:
+    failures.write(found, Path(os.environ["TORCHELASTIC_ERROR_FILE"]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The launcher learns of this failure when the process ends: a thread that lingers must not delay it.
+    cut = threading.Timer(EXIT_SECONDS, os._exit, (found.exit_code,))
+    cut.daemon = True
+    cut.start()
+    return found.exit_code
+
+
+def _where(order: Order) -> str:
+    return f"rank {os.environ['RANK']} on task {order.task}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""The optimizers: GGS, its dense twin, its baselines, and what they share."""

@@ -1,0 +1,267 @@
+"""The methods that GGS is compared with, under its own contract: construct and use them like ``ggs.GGS``.
+
+Both exchange the largest elements of accumulated *gradients*, where GGS exchanges those of accumulated
+*updates*. The mean of what all workers sent becomes ``p.grad`` on every worker, and one optimizer, the
+same on all of them, takes a step with it. Selection, coding, exchange and batch-norm layers are GGS's.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ggs.dist.collectives import ProcessGroup
+from ggs.errors import ConfigurationError, UnsupportedError
+from ggs.exchange.create import ExchangeName
+from ggs.optim.batchnorm import BatchNormMode
+from ggs.optim.capture import weight_decay_applied
+from ggs.optim.error_feedback import ResidualOptimizer, Scope
+from ggs.optim.schedule import DensitySchedule, check_density
+from ggs.optim.state import check_tensors
+
+
+class _OnGradients(ResidualOptimizer):
+    """A residual of gradients instead of updates, and a global optimizer instead of local ones."""
+
+    def _deliver(self, has_gradient: dict[nn.Parameter, bool]) -> None:
+        """Exchange the residual's largest elements; their mean becomes every shared gradient.
+
+        A parameter that no worker has a gradient of keeps none, unless something old arrives for it.
+        """
+        mean = torch.zeros_like(self.residual)
+        step, start = self.statistics.step, self._flat.dense_numel
+        if start:
+            mean[:start] = self.collectives.all_reduce_sum_(self._dense) / self.collectives.size
+            self._dense.zero_()
+        sparse = mean[start:]
+        for update in self._exchange.run(self._counts, step):
+            if update.indices is None:
+                sparse += update.values
+            else:
+                sparse.index_add_(0, update.indices, update.values.to(mean.dtype))
+        sparse /= self._exchange.sources
+        for slot in self._flat.slots:
+            arrived = slot.view(mean)
+            if has_gradient[slot.parameter] or bool(arrived.any()):
+                if slot.parameter.grad is None:
+                    slot.parameter.grad = torch.empty_like(slot.parameter)
+                slot.parameter.grad.copy_(arrived)
+
+
+class GradientSparsification(_OnGradients):
+    """Plain gradient sparsification with error feedback, around any torch optimizer.
+
+    Each worker adds its raw gradient to its residual and sends the largest elements; the optimizer
+    steps on their mean, identically on all workers. An element reaches the optimizer only now and then,
+    as a sum of old and new gradients: what GGS's gradient correction avoids. (Aji and Heafield, "Sparse
+    communication for distributed gradient descent", EMNLP 2017, with exact selection.)
+
+    Arguments and errors: as ``ggs.GGS``. Weight decay is the optimizer's own, on the true weights.
+    """
+
+    def _step_together(self, has_gradient: dict[nn.Parameter, bool]) -> None:
+        for slot in self._flat.slots:
+            if slot.parameter.grad is not None:
+                slot.view(self.residual).add_(slot.parameter.grad)
+        self._deliver(has_gradient)
+        self.inner.step()
+
+
+class DeepGradientCompression(_OnGradients):
+    """Deep Gradient Compression: momentum correction, momentum factor masking, local clipping.
+
+    One step of one worker (Y. Lin et al., "Deep gradient compression", ICLR 2018), with the momentum m of
+    the optimizer and its own gradient g, clipped and with weight decay added:
+
+        u = m·u + g;  v = v + u        (Nesterov: v = v + g + m·u)
+        send the largest elements of v; v and u become 0 there
+        w = w - lr · (mean of what all workers sent)
+
+    It is a method for momentum SGD: the optimizer must be ``torch.optim.SGD``. Its momentum happens before
+    the exchange, in u, and its own step is a plain one with its learning rate. Tensors below
+    ``dense_below`` have momentum without masking, as in the authors' code; batch-norm layers that are
+    local have plain local momentum SGD.
+
+    Args:
+        optimizer: a ``torch.optim.SGD`` without dampening.
+        model, density, warmup_steps, scope, values, exchange, workers_per_node, batchnorm, dense_below,
+            max_consecutive_skips, process_group: as in ``ggs.GGS``. The paper's warm-up is
+            ``density=staircase_warmup(0.001, 4 * steps_per_epoch)``.
+        clip_norm: limit of the mean gradient's norm, C. As in the paper, where what a worker adds to the
+            mean is g/N, it limits that share to C/√N, and so g to C·√N: a mean of N independent
+            gradients is about √N times shorter than one of them. With ``exchange="hierarchical"`` N
+            counts nodes. None for no clipping (the paper clips recurrent networks only).
+        momentum_masking: forget the momentum of what was sent.
+
+    Raises: as ``ggs.GGS``; UnsupportedError for another optimizer.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: nn.Module,
+        density: float | DensitySchedule = 0.001,
+        *,
+        warmup_steps: int = 0,
+        scope: Scope = "global",
+        values: str = "fp32",
+        exchange: ExchangeName = "auto",
+        workers_per_node: int | None = None,
+        batchnorm: BatchNormMode = "average",
+        dense_below: int = 0,
+        clip_norm: float | None = None,
+        momentum_masking: bool = True,
+        max_consecutive_skips: int = 100,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        require_sgd(optimizer)
+        if clip_norm is not None and not clip_norm > 0.0:
+            raise ConfigurationError(f"clip_norm is {clip_norm}: give a norm above 0, or None")
+        self._clip_norm, self._masking = clip_norm, momentum_masking
+        super().__init__(
+            optimizer,
+            model,
+            density,
+            warmup_steps=warmup_steps,
+            scope=scope,
+            values=values,
+            exchange=exchange,
+            workers_per_node=workers_per_node,
+            batchnorm=batchnorm,
+            dense_below=dense_below,
+            max_consecutive_skips=max_consecutive_skips,
+            process_group=process_group,
+        )
+        self.velocity = torch.zeros_like(self.residual)
+        """(n,) u of the shared parameters, in flat order."""
+        self._views = {
+            slot.parameter: (slot.view(self.velocity), slot.view(self.residual))
+            for slot in self._flat.slots
+        }
+        self._local_velocity = {name: torch.zeros_like(p) for name, p in self._locals}
+
+    def _description(
+        self, settings: dict[str, Any], named: list[tuple[str, nn.Parameter]]
+    ) -> dict[str, Any]:
+        own = {"clip_norm": self._clip_norm, "momentum_masking": self._masking}
+        return super()._description({**settings, **own}, named)
+
+    def _step_together(self, has_gradient: dict[nn.Parameter, bool]) -> None:
+        if self._clip_norm is not None:
+            trained = [p for _, p in [*self.shared, *self._locals]]
+            limit = self._clip_norm * math.sqrt(self._exchange.sources)
+            nn.utils.clip_grad_norm_(trained, limit)
+        with weight_decay_applied(self.inner, self.param_groups, has_gradient):
+            self._accumulate(has_gradient)
+            self._deliver(has_gradient)
+            with _plain_steps(self.param_groups):
+                self.inner.step()
+
+    def _accumulate(self, has_gradient: dict[nn.Parameter, bool]) -> None:
+        """u = m·u + g and v = v + u; a local parameter's gradient becomes its u."""
+        local = {p: self._local_velocity[name] for name, p in self._locals}
+        for group in self.param_groups:
+            momentum, nesterov = float(group["momentum"]), bool(group["nesterov"])
+            for parameter in group["params"]:
+                gradient = parameter.grad
+                if has_gradient.get(parameter):
+                    velocity, residual = self._views[parameter]
+                    step = _momentum_step(velocity, gradient, momentum, nesterov)
+                    residual.add_(step)
+                elif parameter in local and gradient is not None:
+                    step = _momentum_step(local[parameter], gradient, momentum, nesterov)
+                    gradient.copy_(step)
+
+    def _check_finite(self, indices: Tensor, values: Tensor) -> None:
+        """Called with what is about to be sent: check it, and forget its momentum."""
+        super()._check_finite(indices, values)
+        if self._masking:
+            self.velocity[self._flat.dense_numel :][indices] = 0.0
+
+    def _own_state(self) -> dict[str, Any]:
+        velocity = {slot.name: slot.view(self.velocity) for slot in self._flat.slots}
+        return {
+            **super()._own_state(),
+            "velocity": {**velocity, **self._local_velocity},
+        }
+
+    def _check_own_state(self, own: dict[str, Any]) -> None:
+        super()._check_own_state(own)
+        shapes = {name: tuple(p.shape) for name, p in [*self.shared, *self._locals]}
+        check_tensors("velocity", own.get("velocity"), shapes)
+
+    def _load_own_state(self, own: dict[str, Any]) -> None:
+        super()._load_own_state(own)
+        for slot in self._flat.slots:
+            slot.view(self.velocity).copy_(own["velocity"][slot.name])
+        for name, velocity in self._local_velocity.items():
+            velocity.copy_(own["velocity"][name])
+
+    def _reset_own_state(self) -> None:
+        super()._reset_own_state()
+        for velocity in (self.velocity, *self._local_velocity.values()):
+            velocity.zero_()
+
+
+def _momentum_step(
+    velocity: Tensor, gradient: Tensor | None, momentum: float, nesterov: bool
+) -> Tensor:
+    """velocity = momentum·velocity + gradient, in place; what SGD then multiplies with its rate."""
+    velocity.mul_(momentum)
+    if gradient is not None:
+        velocity.add_(gradient)
+    if not nesterov:
+        return velocity
+    ahead = velocity * momentum
+    return ahead if gradient is None else ahead.add_(gradient)
+
+
+@contextmanager
+def _plain_steps(groups: Sequence[dict[str, Any]]) -> Iterator[None]:
+    """Inside, SGD has no momentum: the gradients have it already."""
+    kept = [(group, group["momentum"], group["nesterov"]) for group in groups]
+    for group in groups:
+        group.update(momentum=0.0, nesterov=False)
+    try:
+        yield
+    finally:
+        for group, momentum, nesterov in kept:
+            group.update(momentum=momentum, nesterov=nesterov)
+
+
+def require_sgd(optimizer: torch.optim.Optimizer) -> None:
+    """Raise UnsupportedError where ``DeepGradientCompression`` cannot take ``optimizer``'s place."""
+    if not isinstance(optimizer, torch.optim.SGD):
+        raise UnsupportedError(
+            f"Deep Gradient Compression is a method for momentum SGD and cannot use "
+            f"{type(optimizer).__name__}: give torch.optim.SGD with momentum, or use GGS"
+        )
+    if any(group["dampening"] for group in optimizer.param_groups):
+        raise UnsupportedError(
+            "Deep Gradient Compression has no dampening: set dampening=0 in torch.optim.SGD"
+        )
+
+
+def staircase_warmup(density: float, steps: int, stairs: int = 4) -> DensitySchedule:
+    """A density of 1/4, 1/16, 1/64, ... on ``stairs`` equal stairs in ``steps`` steps, then ``density``.
+
+    With four stairs of an epoch each it is the warm-up of Lin et al.: 75 %, 93.75 %, 98.4375 % and 99.6 %
+    sparsity. No stair goes below ``density``.
+
+    Raises ConfigurationError for a density outside (0, 1], negative steps or no stairs.
+    """
+    check_density(density)
+    if steps < 0 or stairs < 1:
+        raise ConfigurationError(
+            f"steps is {steps} and stairs is {stairs}: give at least 0 steps and 1 stair"
+        )
+
+    def schedule(step: int) -> float:
+        if step >= steps:
+            return density
+        return max(density, 0.25 ** (1 + step * stairs // steps))
+
+    return schedule

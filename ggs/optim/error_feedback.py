@@ -1,0 +1,205 @@
+"""What GGS and its rivals share: a residual, and the exchange of its largest elements."""
+
+import copy
+from abc import abstractmethod
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from ggs.checks import check_whole
+from ggs.dist.collectives import ProcessGroup
+from ggs.errors import CheckpointError, ConfigurationError, NonFiniteError
+from ggs.exchange import create
+from ggs.exchange.base import Task
+from ggs.exchange.create import ExchangeName
+from ggs.optim.base import DistributedOptimizer
+from ggs.optim.batchnorm import BatchNormMode
+from ggs.optim.dense import average_gradients
+from ggs.optim.flat import FlatParameters
+from ggs.optim.schedule import DensitySchedule, check_density, exponential_warmup, selected_count
+from ggs.optim.state import check_tensors
+from ggs.wire.layout import check_format
+
+Scope = Literal["global", "tensor"]
+
+
+class ResidualOptimizer(DistributedOptimizer):
+    """A torch optimizer that sends the largest elements of a residual and keeps the rest for later.
+
+    Children say what goes into the residual and what becomes of what arrives. Arguments and errors: as
+    documented for ``ggs.GGS``.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: nn.Module,
+        density: float | DensitySchedule = 0.001,
+        *,
+        warmup_steps: int = 0,
+        scope: Scope = "global",
+        values: str = "fp32",
+        exchange: ExchangeName = "auto",
+        workers_per_node: int | None = None,
+        batchnorm: BatchNormMode = "average",
+        dense_below: int = 0,
+        max_consecutive_skips: int = 100,
+        process_group: ProcessGroup | None = None,
+    ) -> None:
+        self._schedule = _schedule(density, warmup_steps)
+        if scope not in get_args(Scope):
+            raise ConfigurationError(f"scope is {scope!r}: choose 'global' or 'tensor'")
+        check_format(values)
+        check_whole("dense_below", dense_below, least=0)
+        create.check(exchange, workers_per_node)
+        settings = {
+            "density": "a schedule" if callable(density) else float(density),
+            "warmup_steps": warmup_steps,
+            "scope": scope,
+            "values": values,
+            "exchange": exchange,
+            "workers_per_node": (
+                create.stated_node_size(workers_per_node) if exchange == "hierarchical" else None
+            ),
+            "batchnorm": batchnorm,
+            "dense_below": dense_below,
+        }
+        super().__init__(
+            optimizer, model, settings, batchnorm, max_consecutive_skips, process_group
+        )
+        self._values, self._exchange_name = values, exchange
+        self._flat = FlatParameters(self.shared, self.strides, dense_below)
+        if values == "fp64" and self._flat.dtype != torch.float64:
+            raise ConfigurationError(
+                "values is 'fp64' but no parameter is float64: choose 'fp32', which loses nothing"
+            )
+        self.residual = torch.zeros(self._flat.numel, dtype=self._flat.dtype, device=self.device)
+        """(n,) what of this worker the others have not got yet, in flat order."""
+        self._dense = self.residual[: self._flat.dense_numel]
+        self._sparse = self.residual[self._flat.dense_numel :]
+        self._segments = self._flat.segments(per_tensor=scope == "tensor")
+        offsets = (*(start for start, _ in self._segments), len(self._sparse))
+        task = Task(self._sparse, offsets, values, self._check_finite)
+        self._exchange = create.create(exchange, self.collectives, task, workers_per_node)
+        self._first_exchange_state = copy.deepcopy(self._exchange.state)
+
+    @property
+    def flat(self) -> FlatParameters:
+        """The shared parameters as one index space."""
+        return self._flat
+
+    def density_at(self, step: int) -> float:
+        """The share of elements that step ``step`` (0, 1, …) sends."""
+        return check_density(self._schedule(step), f"density at step {step}")
+
+    @torch.no_grad()
+    def _take_step(self, has_gradient: list[bool]) -> int:
+        known = {p: has for (_, p), has in zip(self.shared, has_gradient, strict=True)}
+        if self._exchange.node is not None:
+            average_gradients([p for p, has in known.items() if has], self._exchange.node)
+        self._step_together(known)
+        return self._exchange.selected + len(self._dense)
+
+    @abstractmethod
+    def _step_together(self, has_gradient: dict[nn.Parameter, bool]) -> None:
+        """Add to the residual, exchange, move the weights. ``has_gradient``: has any worker one?"""
+
+    def _facts(self) -> list[float]:
+        density = self.density_at(self.statistics.step)
+        self._counts = [selected_count(numel, density) for _, numel in self._segments]
+        return [density, *self._rates()]
+
+    def _rates(self) -> list[float]:
+        """The facts besides the density."""
+        return super()._facts()
+
+    def _facts_text(self) -> str:
+        density, *rates = self._facts()
+        return f"density is {density}, learning rates and weight decays are {rates}"
+
+    def _shown(self) -> dict[str, str]:
+        try:
+            density = self.density_at(self.statistics.step)
+        except Exception:  # someone's schedule may end with the training
+            density = float("nan")
+        return {
+            "density": f"{density:.4g}",
+            "values": repr(self._values),
+            "exchange": repr(self._exchange_name),
+        }
+
+    def _check_finite(self, indices: Tensor, values: Tensor) -> None:
+        """Raise NonFiniteError if the update is not finite though the gradients were.
+
+        NaN and infinity are the largest magnitudes, so those selected tell about all.
+        """
+        if bool(values.sum().isfinite()):
+            return
+        bad = ~values.isfinite()
+        if bool(bad.any()):  # else only their sum overflows
+            place = int(indices[bad][0]) + self._flat.dense_numel
+            slot = next(s for s in self._flat.slots if place < s.offset + s.numel)
+            self._require_finite(slot.name, values)
+
+    def _require_finite(self, name: str, values: Tensor) -> None:
+        if bool(values.sum().isfinite()) or bool(values.isfinite().all()):
+            return
+        raise NonFiniteError(
+            f"{type(self.inner).__name__}'s update of {name} is {float(values[~values.isfinite()][0])} "
+            f"at step {self.statistics.step} though all gradients are finite: in float16 raise eps "
+            "(Adam's 1e-8 is 0 there) or keep the weights in float32, else lower the learning rate"
+        )
+
+    def _own_state(self) -> dict[str, Any]:
+        self._exchange.forget_others()
+        residual = {slot.name: slot.view(self.residual) for slot in self._flat.slots}
+        return {
+            **super()._own_state(),
+            "residual": residual,
+            "residual_weight": self._exchange.weight,
+            "exchange": dict(self._exchange.state),
+        }
+
+    def _check_own_state(self, own: dict[str, Any]) -> None:
+        super()._check_own_state(own)
+        if not isinstance(own.get("exchange"), dict):
+            raise CheckpointError(
+                "the state under 'ggs' has no 'exchange': it is of another class or an older version, "
+                f"load what {type(self).__name__}.state_dict() gave"
+            )
+        shapes = {slot.name: tuple(slot.parameter.shape) for slot in self._flat.slots}
+        check_tensors("residual", own.get("residual"), shapes)
+        weight = own.get("residual_weight")
+        if not isinstance(weight, int) or weight != self._exchange.weight:
+            raise CheckpointError(
+                f"the residual was saved by {weight} workers that share one, here they are "
+                f"{self._exchange.weight}: resume with the exchange and the workers per node of then"
+            )
+
+    def _load_own_state(self, own: dict[str, Any]) -> None:
+        super()._load_own_state(own)
+        for slot in self._flat.slots:
+            slot.view(self.residual).copy_(own["residual"][slot.name])
+        self._exchange.forget_others()
+        self._reset_exchange()
+        self._exchange.load(own["exchange"])
+
+    def _reset_own_state(self) -> None:
+        super()._reset_own_state()
+        self.residual.zero_()
+        self._reset_exchange()
+
+    def _reset_exchange(self) -> None:
+        self._exchange.state.clear()  # in place: an exchange shares it with those it is made of
+        self._exchange.state.update(copy.deepcopy(self._first_exchange_state))
+
+
+def _schedule(density: float | DensitySchedule, warmup_steps: int) -> DensitySchedule:
+    if not callable(density):
+        return exponential_warmup(density, warmup_steps)
+    if warmup_steps:
+        raise ConfigurationError(
+            f"warmup_steps is {warmup_steps} and density is a function: build the warm-up into it"
+        )
+    return density

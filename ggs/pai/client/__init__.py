@@ -1,0 +1,1 @@
+"""The REST API of OpenPAI and LTP, and what comes back."""

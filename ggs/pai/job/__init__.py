@@ -1,0 +1,1 @@
+"""A job file of protocol version 2 as OpenPAI reads it."""

@@ -1,0 +1,196 @@
+"""A whole job file: loading, checking against the server's schema, rendering.
+
+What the schema lets through and OpenPAI gets wrong later is the business of `ggs.pai.validate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from ggs.errors import ConfigurationError
+from ggs.pai.job import document, template
+from ggs.pai.job.edit import rename, set_parameters
+from ggs.pai.job.protocol import (
+    PLUGIN_PREFIX,
+    Defaults,
+    Deployment,
+    DockerImage,
+    Extras,
+    Integer,
+    Label,
+    Model,
+    Name,
+    NotEmpty,
+    OptionalText,
+    Plugin,
+    Prerequisite,
+    ProtocolVersion,
+    ResourcePerInstance,
+    Storage,
+    TaskRole,
+    Version,
+)
+
+__all__ = [
+    "PLUGIN_PREFIX",
+    "DockerImage",
+    "Job",
+    "Plugin",
+    "ResourcePerInstance",
+    "Storage",
+    "TaskRole",
+    "locate",
+    "rename",
+    "set_parameters",
+]
+
+
+class Job(Model):
+    """A whole job file."""
+
+    protocol_version: ProtocolVersion
+    name: Name
+    type: Literal["job"]
+    version: Version = None
+    contributor: OptionalText = None
+    description: OptionalText = None
+    job_retry_count: Annotated[Integer, Field(ge=0)] = 0
+    prerequisites: Annotated[list[Prerequisite], Field(min_length=1)] = Field(default=[])
+    parameters: dict[str, Any] = Field(default={})
+    secrets: dict[str, Any] = Field(default={})
+    task_roles: Annotated[dict[Label, TaskRole], NotEmpty]
+    deployments: Annotated[list[Deployment], Field(min_length=1)] = Field(default=[])
+    defaults: Defaults = Defaults()
+    extras: Extras = Extras()
+
+    @classmethod
+    def load(cls, source: Path | str, overrides: Mapping[str, str] | None = None) -> Job:
+        """The job in a file (a Path) or in a text (a str), its parameters overridden by name.
+
+        ConfigurationError names the first thing that the server would refuse, and its line;
+        `ggs.pai.validate` reports everything.
+        """
+        where = str(source) if isinstance(source, Path) else "job file"
+        try:
+            text = document.read_text(source) if isinstance(source, Path) else source
+            parsed = document.parse(set_parameters(text, overrides) if overrides else text)
+        except document.DocumentError as error:
+            raise document.DocumentError(error.rule, error.message, error.line, where) from None
+        if not isinstance(parsed.value, dict):
+            raise ConfigurationError(f"{where}:1: a job is a mapping of keys to values")
+        duplicates = [note for note in parsed.notes if note.rule == "yaml-duplicate-key"]
+        if duplicates:
+            raise ConfigurationError(f"{where}:{duplicates[0].line}: {duplicates[0].message}")
+        try:
+            return cls.model_validate(parsed.value)
+        except ValidationError as error:
+            path, message = locate(error.errors()[0], parsed)
+            raise ConfigurationError(
+                f"{where}:{parsed.line(path)}: {document.format_path(path)}: {message}; "
+                "`pai job validate` lists every problem"
+            ) from None
+
+    def image(self, role: str) -> DockerImage:
+        """The image of a role; ConfigurationError where no prerequisite has its name."""
+        name = self.task_roles[role].docker_image
+        for item in self.prerequisites:
+            if isinstance(item, DockerImage) and item.name == name:
+                return item
+        raise ConfigurationError(
+            f"taskRoles.{role}.dockerImage: no prerequisite of type dockerimage is named {name!r}"
+        )
+
+    def template_context(self, role: str) -> dict[str, object]:
+        """What `<% $… %>` may name in this role's commands, without the secrets."""
+        context: dict[str, object] = {"$parameters": self.parameters}
+        for kind in ("script", "output", "data"):
+            name = getattr(self.task_roles[role], kind)
+            for item in self.prerequisites:
+                if item.type == kind and item.name == name:
+                    context[f"${kind}"] = item.model_dump(by_alias=True)
+        return context
+
+    def commands(self, role: str) -> list[str]:
+        """The role's commands with those of the deployment in use around them, as written."""
+        own = self.task_roles[role].commands
+        for deployment in self.deployments:
+            if deployment.name == self.defaults.deployment and role in deployment.task_roles:
+                around = deployment.task_roles[role]
+                return [*around.pre_commands, *own, *around.post_commands]
+        return own
+
+    def render_commands(self, role: str) -> str:
+        """What a task of `role` runs: trimmed, one command a line, references replaced.
+
+        The server replaces parameters, the init container secrets, each with its own flaws
+        (see `ggs.pai.job.template`).
+        """
+        text = "\n".join(command.strip() for command in self.commands(role))
+        text = template.render(text, self.template_context(role))
+        return template.render_secrets(text, self.secrets) if self.secrets else text
+
+    def plugins(self, role: str) -> list[Plugin]:
+        """The runtime plugins of a role, in the order they run, references replaced.
+
+        Those of prerequisites come first: their own keys are the parameters. ConfigurationError
+        where OpenPAI's init container would fail over a reference.
+        """
+        found = []
+        by_name = {item.name: item for item in self.prerequisites}
+        for name in self.task_roles[role].prerequisites:
+            item = by_name.get(name)
+            plugin = getattr(item, "plugin", None)
+            if item is not None and plugin and plugin.startswith(PLUGIN_PREFIX):
+                keys = item.model_dump(by_alias=True, exclude_unset=True, exclude={"type"})
+                del keys["plugin"]
+                policy = keys.pop("failurePolicy", "fail")
+                found.append(
+                    Plugin(
+                        plugin=plugin[len(PLUGIN_PREFIX) + 1 :],
+                        parameters=keys,
+                        failure_policy=str(policy),
+                    )
+                )
+        found += [
+            plugin
+            for plugin in self.extras.plugins
+            if plugin.taskroles is None or role in plugin.taskroles
+        ]
+        context = {**self.template_context(role), "$secrets": self.secrets}
+        return [
+            plugin.model_copy(update={"parameters": _render_all(plugin.parameters, context)})
+            for plugin in found
+        ]
+
+
+def _render_all(value: Any, context: Mapping[str, object]) -> Any:
+    """`value` with the references in every text below it replaced."""
+    if isinstance(value, dict):
+        return {key: _render_all(item, context) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_render_all(item, context) for item in value]
+    return template.render_plugin_text(value, context) if isinstance(value, str) else value
+
+
+def locate(error: ErrorDetails, parsed: document.Document) -> tuple[document.Path, str]:
+    """Where in the file a complaint of the model belongs, and its text.
+
+    The model's own location also names the branch of a union and `[key]`; only what the file
+    contains is kept, and the name of a key that is missing.
+    """
+    path: document.Path = ()
+    value = parsed.value
+    for step in error["loc"]:
+        if document.contains(value, step):
+            value = value[step]  # type: ignore[index]  # contains() has looked
+        elif error["type"] != "missing" or step != error["loc"][-1]:
+            continue
+        path = (*path, step)
+    if error["type"] in ("union_tag_not_found", "union_tag_invalid"):
+        path = (*path, "type")
+    return path, error["msg"]

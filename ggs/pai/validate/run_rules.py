@@ -1,0 +1,48 @@
+"""Runs the rules over a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ggs.pai.job.document import DocumentError, parse
+from ggs.pai.validate import (  # noqa: F401  imported for the rules that they register
+    commands,
+    completion,
+    extras,
+    hived,
+    images,
+    plugins,
+    portal,
+    reading,
+    references,
+    roles,
+    schema,
+    templates,
+    variables,
+)
+from ggs.pai.validate.finding import RULES, Finding, JobView, Problem, Target
+
+
+def validate(text: str, *, target: Target = "both") -> list[Finding]:
+    """All problems of a job file's text, in the order of its lines.
+
+    `target`: the cluster that the file is meant for; `both` reports what either minds.
+    """
+    try:
+        view = JobView(parse(text))
+    except DocumentError as error:
+        return [refusal(error)]
+    return sorted(set(_findings(view, target)))
+
+
+def refusal(error: DocumentError) -> Finding:
+    """The one finding of a text that could not be read."""
+    return RULES[error.rule].finding(Problem((), error.message), error.line)
+
+
+def _findings(view: JobView, target: Target) -> Iterator[Finding]:
+    for item in RULES.values():
+        if item.check is None or ("both" not in (target, item.target) and target != item.target):
+            continue
+        for problem in item.check(view):
+            yield item.finding(problem, problem.line or view.document.line(problem.path))

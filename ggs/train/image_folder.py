@@ -1,0 +1,217 @@
+"""Any folder of images, one sub-folder per class (torchvision's ImageFolder)."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import functional
+
+from ggs.errors import ConfigurationError, DataError
+from ggs.launch.processes import die_with_parent
+from ggs.train.config import TrainConfig
+from ggs.train.data import DataSpec, ImageSet, Preparation, TensorImages, folders
+from ggs.train.models import SMALL_IMAGE
+from ggs.train.seeds import AUGMENTATION, derive
+
+_MARGIN = 256 / 224
+"""Large test images are scaled to this multiple of the size, of which the centre is cut out."""
+
+_SOCKET_PATH, _SOCKET_NAME = 107, len("/pymp-abcdefgh/listener-abcdefgh")
+"""The longest path of a socket in bytes, and what multiprocessing appends to the temporary folder."""
+
+_LONGEST = 16
+"""Longer images, in multiples of their shorter side, are cut to this before they are scaled."""
+
+
+def load_folders(
+    config: TrainConfig, data: DataSpec, channels: int, device: torch.device
+) -> tuple[ImageSet, ImageSet]:
+    """Training and test images of ``config.data_dir``. Raises ConfigurationError and DataError."""
+    parts = []
+    for path in folders(config.data_dir):
+        try:
+            parts.append(ImageFolder(str(path)))
+        except (OSError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise ConfigurationError(f"data_dir: {path} is no folder of images: {reason}") from None
+    train, test = parts
+    if train.classes != test.classes:
+        odd = sorted({*train.classes} ^ {*test.classes})[0]
+        raise ConfigurationError(
+            f"data_dir: class {odd!r} is not in both {train.root} and {test.root}"
+        )
+    if config.in_memory:
+        kept = [_decode_all(part, config, data, channels, device) for part in parts]
+        return kept[0], kept[1]
+    return (
+        FolderImages(train, config, data, channels, device),
+        FolderImages(test, config, data, channels, device),
+    )
+
+
+class FolderImages:
+    """Images that are decoded when they are needed, by ``config.data_workers`` processes."""
+
+    def __init__(
+        self,
+        folder: ImageFolder,
+        config: TrainConfig,
+        data: DataSpec,
+        channels: int,
+        device: torch.device,
+    ) -> None:
+        self._folder, self._config, self._data = folder, config, data
+        self._prepare = Preparation(data, channels, device, config.channels_last)
+        self._device = device
+
+    def __len__(self) -> int:
+        return len(self._folder)
+
+    def batches(
+        self, order: Tensor, batch_size: int, epoch: int | None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """See :class:`ggs.train.data.ImageSet`."""
+        augmented = epoch if self._config.augment else None
+        loader = DataLoader(
+            _Decoded(self._folder, self._data.image_size, self._config.seed, augmented),
+            batch_size=batch_size,
+            sampler=order.tolist(),
+            num_workers=self._config.data_workers,
+            pin_memory=self._device.type == "cuda",
+            timeout=self._config.collective_timeout if self._config.data_workers else 0,
+            worker_init_fn=partial(_begin, os.getpid()),
+            generator=torch.Generator(),  # else it would draw from the one of the model's dropout
+        )
+        batches = iter(loader)
+        while batch := _next(batches):
+            yield self._prepare(batch[0]), batch[1].to(self._device, non_blocking=True)
+
+
+def _begin(parent: int, number: int) -> None:
+    """What a decoding process does first.
+
+    One that hangs ignores the loader's SIGTERM, and would outlive the run. And one whose socket for
+    images finds no room in the temporary folder's path would send none, and the run would hang.
+    """
+    die_with_parent(parent)
+    if len(os.fsencode(tempfile.gettempdir())) + _SOCKET_NAME > _SOCKET_PATH:
+        tempfile.tempdir = "/tmp"
+
+
+class _UndecodableError(Exception):
+    """A DataError's line on its way from the process that decodes: PyTorch puts a traceback around it,
+    whose line breaks a DataError would not keep."""
+
+
+class _Decoded(Dataset[tuple[Tensor, int]]):
+    """uint8 images (3, size, size); augmented by a stream that belongs to epoch and image alone, so
+    that neither the number of processes nor a restart changes a pixel."""
+
+    def __init__(self, folder: ImageFolder, size: int, seed: int, epoch: int | None) -> None:
+        self._folder, self._size, self._seed, self._epoch = folder, size, seed, epoch
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        path, label = self._folder.samples[index]
+        try:
+            image = _open(path)
+        except DataError as error:
+            raise _UndecodableError(str(error)) from None
+        if self._epoch is None:
+            return functional.pil_to_tensor(_plain(image, self._size)), label
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(self._seed, AUGMENTATION, self._epoch, index))
+            return functional.pil_to_tensor(_augmented(image, self._size)), label
+
+
+def _next(batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor] | None:
+    """The next batch, or None. An image that another process could not decode is one line here, too."""
+    try:
+        return next(batches, None)
+    except _UndecodableError as error:
+        line = str(error).rstrip().splitlines()[-1]
+        raise DataError(line.removeprefix(f"{__name__}.{_UndecodableError.__name__}: ")) from None
+
+
+def _open(path: str | Path) -> Image.Image:
+    """The image in 8-bit RGB. Raises DataError, whatever its decoder makes of a damaged file."""
+    try:
+        with Image.open(path) as file:
+            return _eight_bits(file)
+    except DataError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"data: cannot decode {path}: {reason}") from None
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """``convert("RGB")`` alone would clip deeper grey images to white: 16 bits are scaled here."""
+    sixteen = image.mode.startswith("I;16") or (
+        image.mode == "I" and image.format in ("PNG", "PPM")
+    )
+    if sixteen:
+        image = Image.fromarray(
+            ((np.asarray(image).astype(np.int64) + 128) // 257).astype(np.uint8)
+        )
+    elif image.mode in ("I", "F"):
+        raise DataError(
+            f"data: {getattr(image, 'filename', 'an image')} has 32-bit pixels, whose black and white are "
+            "not known; save it with 8 or 16 bits"
+        )
+    converted: Image.Image = image.convert("RGB")
+    return converted
+
+
+def _plain(image: Image.Image, size: int) -> Image.Image:
+    if image.size == (size, size):
+        return image
+    if size <= SMALL_IMAGE:
+        return image.resize((size, size), Image.Resampling.BILINEAR)
+    short, long = sorted(image.size)
+    if long > short * _LONGEST:  # scaled whole, a line of 30,000 pixels would take gigabytes
+        width, height = (min(side, short * _LONGEST) for side in image.size)
+        image = functional.center_crop(image, [height, width])
+    resized: Any = functional.resize(image, [round(size * _MARGIN)])  # the shorter side
+    cut: Any = functional.center_crop(resized, [size, size])
+    return cut  # type: ignore[no-any-return]
+
+
+def _augmented(image: Image.Image, size: int) -> Image.Image:
+    """A crop of a small image after padding, a crop of random size of a large one; half of them
+    mirrored."""
+    if size <= SMALL_IMAGE:
+        crop: Any = transforms.RandomCrop(size, padding=size // 8)
+        image = _plain(image, size)
+    else:
+        crop = transforms.RandomResizedCrop(size)
+    augmented: Image.Image = transforms.RandomHorizontalFlip()(crop(image))
+    return augmented
+
+
+def _decode_all(
+    folder: ImageFolder, config: TrainConfig, data: DataSpec, channels: int, device: torch.device
+) -> TensorImages:
+    size = data.image_size
+    images = np.empty((len(folder), 3, size, size), np.uint8)
+
+    def decode(index: int) -> None:
+        image = np.asarray(_plain(_open(folder.samples[index][0]), size))
+        images[index] = image.transpose(2, 0, 1)
+
+    with ThreadPoolExecutor(max(1, torch.get_num_threads())) as pool:
+        for _ in pool.map(decode, range(len(folder)), chunksize=64):
+            pass
+    return TensorImages(
+        torch.from_numpy(images), torch.tensor(folder.targets), config, data, channels, device
+    )
