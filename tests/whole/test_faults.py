@@ -71,7 +71,7 @@ def undisturbed(workers: WorkerPool, tmp_path_factory: pytest.TempPathFactory) -
 # The real trainer, in which rank 1, or 0 where only that one acts, comes to harm at the given place.
 SABOTAGE = """
 import os, signal, sys
-from ggs.train import config, trainer, worker
+from ggs.train import config, loop, worker
 from ggs.train.checkpoint import files
 from ggs.dist.collectives import Collectives
 
@@ -81,7 +81,7 @@ state = {"step": 0}
 def strike(number=signal.SIGKILL):
     os.kill(os.getpid(), number)
 
-class Sabotaged(trainer.Trainer):
+class Sabotaged(loop.Trainer):
     def _step(self, batches):
         state["step"] = self.state.step + 1
         if state["step"] == 6 and rank == 1:
