@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 {
   echo "# Written by docker/lock.sh: do not edit."
-  echo "torch==${TORCH_VERSION:-2.14.1}" | uv pip compile pyproject.toml --quiet --upgrade --extra tensorboard \
+  echo "torch==${TORCH_VERSION:-2.14.1}" | uv pip compile pyproject.toml --quiet --upgrade --extra all \
     --python-version 3.11 --generate-hashes --no-header --constraints - |
     awk '/^[^ ]/ { kept = !/^(torch|torchvision|triton|cuda-.*|nvidia-.*)==/ } kept'
 } >docker/requirements.new

@@ -15,6 +15,7 @@ ORDER = [
     "_version",
     "errors",
     "checks",
+    "extras",
     "text",
     "files",
     "signals",
@@ -36,6 +37,7 @@ ORDER = [
     "pai",
     "report",
     "cli",
+    "commands",
     "__init__",
 ]
 """Rooms from the ground up: files and folders of ``ggs``. A file may import from its own room and from

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ggs.errors import GGSError
+from ggs.extras import extras_named
 from ggs.launch import exit_codes, failures
 from ggs.launch.environment import PAIEnvironment
 from ggs.launch.failures import Failure
@@ -55,7 +56,8 @@ def guard(run: Callable[[], int]) -> int:
     """
     with stop_on_signals():
         try:
-            return run()
+            with extras_named("train"):
+                return run()
         except GGSError as error:
             _say(f"ggs: {error}")
             return exit_codes.for_reader(exit_codes.of_error(error), os.environ)
