@@ -1,5 +1,6 @@
 # make run    set everything up and train LeNet-5 on real MNIST images at 99.9 % sparsity
 # make test   set everything up and run the tests
+# make test-all   the same with the long form of some, as CI does
 # make fuzz   feed every parser and decoder new bad input, at least 100,000 cases (FUZZ_ARGS: more for pytest)
 PYTHON ?= python3
 VENV ?= .venv
@@ -10,7 +11,7 @@ IMAGE ?= ggs:latest
 IMAGE_ARGS ?=
 FUZZ_ARGS ?=
 
-.PHONY: setup run test fuzz lint format image clean
+.PHONY: setup run test test-all fuzz lint format image clean
 
 setup: $(READY)
 
@@ -26,6 +27,9 @@ run: setup
 	$(BIN)/python entrypoint.py --config examples/quickstart.yaml --run-dir $(RUN_DIR) --overwrite
 
 test: setup
+	$(BIN)/python -m pytest -m "not full" --numprocesses 2 --dist worksteal
+
+test-all: setup
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 fuzz: setup

@@ -269,7 +269,9 @@ def test_no_page_is_forgotten() -> None:
 @pytest.mark.parametrize(
     ("example", "options", "words"),
     [
-        ("plain_loop.py", ["--epochs", "1"], r"epoch 1: top-1 \d"),
+        pytest.param(
+            "plain_loop.py", ["--epochs", "1"], r"epoch 1: top-1 \d", marks=pytest.mark.full
+        ),
         ("language_model.py", ["--steps", "3"], r"step 3: [567]\.\d+ bits"),
     ],
 )

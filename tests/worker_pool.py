@@ -1,7 +1,7 @@
 """A pool of real worker processes for multi-process tests.
 
-Importing torch costs more than most tests, so the processes live as long as the test run; every call
-gets a fresh gloo process group over a file store.
+Importing torch costs more than most tests, so one server imports it and every process is a fork of that
+server; they live as long as the test run. Every call gets a fresh gloo process group over a file store.
 """
 
 import faulthandler
@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 COLLECTIVE_SECONDS = 120.0
 SECONDS = 200.0  # less than pytest's own time-out, which could not say which rank it was
 START_SECONDS = 300.0  # importing torch
+PRELOADED = ["numba", "numpy", "pytest", "hypothesis", "torch", "torch.distributed"]
+"""What the server imports. Nothing of ggs: after a fork it would do without OpenMP."""
 TRACEBACK_SECONDS = 60.0  # for all ranks to write where they are; most take no time
 
 
@@ -44,10 +46,14 @@ class _Worker(NamedTuple):
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
 
 
-def _serve(pipe: multiprocessing.connection.Connection) -> None:
+def _serve(
+    pipe: multiprocessing.connection.Connection, *outputs: multiprocessing.connection.Connection
+) -> None:
     import torch
     import torch.distributed as dist
 
+    for number, output in enumerate(outputs, start=1):  # the server's own are an earlier test's
+        os.dup2(output.fileno(), number)
     faulthandler.enable()  # a crash leaves a traceback
     # And so does a hang, when the pool asks: the process writes where it is, and ends.
     faulthandler.register(signal.SIGUSR1, chain=True)
@@ -101,7 +107,8 @@ class WorkerPool:
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self._seconds = seconds
-        self._context = multiprocessing.get_context("spawn")
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(PRELOADED)
         self._workers: list[_Worker] = []
         self._last = "nothing"
 
@@ -110,8 +117,11 @@ class WorkerPool:
         fresh = []
         while len(self._workers) < size:
             ours, theirs = self._context.Pipe()
-            process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+            outputs = [multiprocessing.connection.Connection(os.dup(n)) for n in (1, 2)]
+            process = self._context.Process(target=_serve, args=(theirs, *outputs), daemon=True)
             process.start()
+            for output in outputs:
+                output.close()
             theirs.close()
             self._workers.append(_Worker(process, ours))
             fresh.append(self._workers[-1])

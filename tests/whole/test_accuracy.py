@@ -41,6 +41,7 @@ def _train(rank: int, size: int, config: TrainConfig) -> dict[str, Any]:
     return train(config, torch.device("cpu"), None)
 
 
+@pytest.mark.full
 def test_it_trains_what_is_missing_as_processes_would(
     accuracy: ModuleType, tmp_path: Path, workers: WorkerPool, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -73,6 +74,7 @@ def test_it_trains_what_is_missing_as_processes_would(
     assert {run["settings"]["clip_norm"] for run in added} == {1.5}
 
 
+@pytest.mark.full
 def test_batchnorm_modes_are_compared(
     accuracy: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -367,7 +369,9 @@ def command(pid: str) -> bytes:
         return b""
 
 
-@pytest.mark.parametrize("whom", ["the program", "its process group"])
+@pytest.mark.parametrize(
+    "whom", ["the program", pytest.param("its process group", marks=pytest.mark.full)]
+)
 def test_an_interrupted_study_ends_at_once_and_can_go_on(
     root: Path, tmp_path: Path, whom: str
 ) -> None:
