@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from ggs._version import __version__
 from ggs.checks import check_whole
-from ggs.dist.collectives import Collectives, ProcessGroup
 from ggs.dist.consistency import require_agreement
+from ggs.dist.process_group import Group, connect
 from ggs.errors import CheckpointError, MismatchError, NonFiniteError, UnsupportedError
 from ggs.optim import batchnorm
 from ggs.optim.batchnorm import BatchNormMode
@@ -49,7 +49,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         settings: dict[str, Any],
         batchnorm_mode: BatchNormMode,
         max_consecutive_skips: int,
-        process_group: ProcessGroup | None,
+        process_group: Group | None,
     ) -> None:
         check_optimizer(optimizer)
         if isinstance(optimizer, DistributedOptimizer):
@@ -63,7 +63,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.inner = optimizer
         self.model = model
         self.batchnorm = batchnorm_mode
-        self.collectives = Collectives(process_group)
+        self.collectives = connect(process_group)
         self.collectives.check_joined()
         local = batchnorm.local_parameters(model, batchnorm_mode)
         named = _named_parameters(optimizer, model)

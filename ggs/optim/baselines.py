@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ggs.dist.collectives import ProcessGroup
+from ggs.dist.process_group import Group
 from ggs.errors import ConfigurationError, UnsupportedError
 from ggs.exchange.create import ExchangeName
 from ggs.optim.batchnorm import BatchNormMode
@@ -115,7 +115,7 @@ class DeepGradientCompression(_OnGradients):
         clip_norm: float | None = None,
         momentum_masking: bool = True,
         max_consecutive_skips: int = 100,
-        process_group: ProcessGroup | None = None,
+        process_group: Group | None = None,
     ) -> None:
         require_sgd(optimizer)
         if clip_norm is not None and not clip_norm > 0.0:

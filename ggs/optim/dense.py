@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from ggs.dist.collectives import Collectives, ProcessGroup
+from ggs.dist.collectives import Collectives
+from ggs.dist.process_group import Group
 from ggs.errors import ConfigurationError
 from ggs.optim.base import DistributedOptimizer
 from ggs.optim.batchnorm import BatchNormMode
@@ -36,7 +37,7 @@ class Dense(DistributedOptimizer):
         batchnorm: BatchNormMode = "dense",
         clip_norm: float | None = None,
         max_consecutive_skips: int = 100,
-        process_group: ProcessGroup | None = None,
+        process_group: Group | None = None,
     ) -> None:
         if clip_norm is not None and not clip_norm > 0.0:
             raise ConfigurationError(f"clip_norm is {clip_norm}: give a norm above 0, or None")

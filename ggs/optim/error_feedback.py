@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ggs.checks import check_whole
-from ggs.dist.collectives import ProcessGroup
+from ggs.dist.process_group import Group
 from ggs.errors import CheckpointError, ConfigurationError, NonFiniteError
 from ggs.exchange import create
 from ggs.exchange.base import Task
@@ -45,7 +45,7 @@ class ResidualOptimizer(DistributedOptimizer):
         batchnorm: BatchNormMode = "average",
         dense_below: int = 0,
         max_consecutive_skips: int = 100,
-        process_group: ProcessGroup | None = None,
+        process_group: Group | None = None,
     ) -> None:
         self._schedule = _schedule(density, warmup_steps)
         if scope not in get_args(Scope):

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from ggs.errors import UnsupportedError
 
@@ -39,8 +38,6 @@ def check_optimizer(optimizer: object) -> None:
             raise UnsupportedError(
                 f"{type(optimizer).__name__} cannot be wrapped: {_OPTIMIZERS[base.__name__]}"
             )
-    if isinstance(optimizer, ZeroRedundancyOptimizer):
-        raise UnsupportedError(f"{_OPTIMIZERS['ZeroRedundancyOptimizer']}")
     if (
         "schedulefree" in type(optimizer).__module__.lower()
         or "ScheduleFree" in type(optimizer).__name__

@@ -13,8 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ggs.dist.collectives import Collectives
-from ggs.dist.lockstep import alone
+from ggs.dist.lockstep import LockstepCollectives, alone
 from ggs.launch.launcher import visible_devices
 from ggs.launch.placement import is_worker, place
 from ggs.optim.base import DistributedOptimizer
@@ -83,7 +82,7 @@ def dry_run(config: TrainConfig) -> DryRun:
     optimizer = distribute(config, inner, model, plan.density_warmup, alone())
     optimizer.collectives = counted = _CountedAgreement()
     one_step = Plan(1, plan.steps_per_epoch, plan.density_warmup, 0, 0)
-    trainer = Trainer(config, one_step, model, optimizer, images, Collectives(), device)
+    trainer = Trainer(config, one_step, model, optimizer, images, counted, device)
     with _activations(model) as activations:
         trainer.run()
     memory = _memory(model, optimizer, activations[0], device)
@@ -104,11 +103,11 @@ def dry_run(config: TrainConfig) -> DryRun:
     )
 
 
-class _CountedAgreement(Collectives):
+class _CountedAgreement(LockstepCollectives):
     """A single worker's collectives, which remember how many bytes each agreement of the step has."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(alone())
         self.sizes: list[int] = []
 
     def all_reduce_max_(self, values: Tensor) -> Tensor:
