@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ggs.dist.collectives import Collectives
 from ggs.dist.process_group import connect
-from ggs.exchange.base import Exchange, Task
+from ggs.exchange.base import Exchange, ExchangeTask
 from ggs.exchange.create import create
 from ggs.exchange.split import Ranges, Split, second_size
 from ggs.wire import encode, message_size
@@ -43,12 +43,12 @@ class Row:
     over_kb: float
 
 
-def task(numel: int, values: str, rank: int) -> Task:
+def task(numel: int, values: str, rank: int) -> ExchangeTask:
     """A residual with tails, differently scaled along its length, half of it common to all workers."""
     common, own = (torch.Generator().manual_seed(seed) for seed in (0, 1 + rank))
     residual = torch.randn(numel, generator=common) + torch.randn(numel, generator=own)
     residual *= residual.abs() * torch.linspace(0.5, 2.0, numel)
-    return Task(residual, (0, numel), values, lambda indices, values: None)
+    return ExchangeTask(residual, (0, numel), values, lambda indices, values: None)
 
 
 class CountingCollectives(Collectives):
@@ -134,7 +134,7 @@ def real(name: str, size: int, values: str) -> Row:
     return Row("gloo", name, size, sent, received, sent / whole)
 
 
-def counted(name: str, size: int, values: str, shared: Task) -> Row:
+def counted(name: str, size: int, values: str, shared: ExchangeTask) -> Row:
     """Run rank 0 of ``size`` workers."""
     count = round(COUNTED_NUMEL * DENSITY)
     collectives = CountingCollectives(size)

@@ -235,7 +235,7 @@ def _step(
     model: Shapes, cost: ExchangeCost, count: int, cluster: Cluster, floor: float
 ) -> tuple[float, float]:
     """Seconds of a step with an exchange of ``count`` elements, and bytes that a node sends to others."""
-    from ggs.optim.base import agreement_bytes
+    from ggs.optim.digest import agreement_bytes
 
     overhead, network = OVERHEADS["ggs"], cluster.network
     speedup = GPU_SPEEDUP if cluster.gpus else 1.0

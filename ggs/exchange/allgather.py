@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ggs.dist.collectives import Collectives, Gathering
-from ggs.exchange.base import Exchange, Task, Update
+from ggs.exchange.base import Exchange, ExchangeTask, Update
 from ggs.select import Selector
 from ggs.wire import decode, encode, message_size
 
@@ -49,7 +49,7 @@ class AllGather(Exchange):
     the whole index space: P pieces cost log2 P bits more an element than one.
     """
 
-    def __init__(self, collectives: Collectives, task: Task) -> None:
+    def __init__(self, collectives: Collectives, task: ExchangeTask) -> None:
         super().__init__(collectives, task)
         self._selector = Selector(task.numel)
 
@@ -57,7 +57,7 @@ class AllGather(Exchange):
         """See ``Exchange.run``."""
         task = self.task
         indices, values = self._selector.select_segments_(task.residual, task.offsets, counts)
-        task.check(indices, values)
+        task.on_selected(indices, values)
         self.selected = count = len(values)
         if self.collectives.size == 1:
             _, sent = encode(indices, values, task.numel, task.values_format)

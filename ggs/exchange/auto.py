@@ -15,7 +15,7 @@ from typing import Any
 from ggs.dist.collectives import Collectives
 from ggs.exchange import allgather, split
 from ggs.exchange.allgather import AllGather
-from ggs.exchange.base import Exchange, Task, Update
+from ggs.exchange.base import Exchange, ExchangeTask, Update
 from ggs.exchange.forecast import ExchangeCost, Network, assumed, ring_bytes
 from ggs.exchange.split import Split
 
@@ -110,7 +110,7 @@ class Auto(Exchange):
     """
 
     def __init__(
-        self, collectives: Collectives, task: Task, sharing: int = 1, hints: bool = False
+        self, collectives: Collectives, task: ExchangeTask, sharing: int = 1, hints: bool = False
     ) -> None:
         super().__init__(collectives, task)
         self._sharing = sharing

@@ -10,7 +10,7 @@ from ggs.dist.collectives import Collectives, stated_by_launcher
 from ggs.errors import ConfigurationError
 from ggs.exchange.allgather import AllGather
 from ggs.exchange.auto import Auto
-from ggs.exchange.base import Exchange, Task
+from ggs.exchange.base import Exchange, ExchangeTask
 from ggs.exchange.hierarchical import Hierarchical
 from ggs.exchange.split import Split
 
@@ -30,7 +30,7 @@ def check(name: str, workers_per_node: int | None) -> None:
 def create(
     name: ExchangeName,
     collectives: Collectives,
-    task: Task,
+    task: ExchangeTask,
     workers_per_node: int | None = None,
 ) -> Exchange:
     """The exchange called ``name``; a single worker needs none and gets the simplest. A collective.
@@ -78,7 +78,7 @@ def averaging_workers(name: str, size: int, local: int | None) -> int:
     return local
 
 
-def _common(collectives: Collectives, local: int | None, task: Task) -> int:
+def _common(collectives: Collectives, local: int | None, task: ExchangeTask) -> int:
     """The number of workers on every node; 1 where it is unknown or differs. A collective."""
     own = torch.tensor([local or 1], dtype=torch.int64, device=task.residual.device)
     sizes = set(collectives.all_gather(own).view(-1).tolist())
@@ -86,7 +86,7 @@ def _common(collectives: Collectives, local: int | None, task: Task) -> int:
     return 1 if sizes or collectives.size % size else int(size)
 
 
-def _hierarchical(collectives: Collectives, task: Task, local: int) -> Exchange:
+def _hierarchical(collectives: Collectives, task: ExchangeTask, local: int) -> Exchange:
     first = collectives.rank // local * local
     node = collectives.subgroup(range(first, first + local), counted=False)
     across = range(collectives.rank - first, collectives.size, local)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ggs.dist.collectives import Collectives
-from ggs.exchange.base import Exchange, Task, Update, cut
+from ggs.exchange.base import Exchange, ExchangeTask, Update, cut
 
 
 class Hierarchical(Exchange):
@@ -35,8 +35,8 @@ class Hierarchical(Exchange):
         collectives: Collectives,
         node: Collectives,
         peers: Collectives,
-        task: Task,
-        flat: Callable[[Collectives, Task], Exchange],
+        task: ExchangeTask,
+        flat: Callable[[Collectives, ExchangeTask], Exchange],
     ) -> None:
         super().__init__(collectives, task)
         self.sources = peers.size
@@ -50,7 +50,7 @@ class Hierarchical(Exchange):
             task,
             residual=task.residual[self._start : self._stop],
             offsets=offsets,
-            check=lambda indices, values: task.check(indices + self._start, values),
+            on_selected=lambda indices, values: task.on_selected(indices + self._start, values),
         )
         self._flat = flat(peers, own)
         self.state = self._flat.state

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ggs.dist.collectives import Collectives
-from ggs.exchange.base import Exchange, Task, Update, cut
+from ggs.exchange.base import Exchange, ExchangeTask, Update, cut
 from ggs.select import Selector
 from ggs.wire import decode, encode, message_size
 
@@ -161,7 +161,7 @@ def _fit(bounds: object, size: int, numel: int) -> bool:
 class Split(Exchange):
     """Reduce-scatter and all-gather of selections, by index range."""
 
-    def __init__(self, collectives: Collectives, task: Task) -> None:
+    def __init__(self, collectives: Collectives, task: ExchangeTask) -> None:
         super().__init__(collectives, task)
         self.state = {"bounds": None}
         self._loaded = False
@@ -238,7 +238,7 @@ class Split(Exchange):
             0 if owner == rank else part for owner in range(size) for part in found.first[owner]
         ]
         indices, values = self._first.select_segments_(task.residual, borders, counts)
-        task.check(indices, values)
+        task.on_selected(indices, values)
         self.selected = len(values)
         sizes = first_sizes(found, task.values_format)
         incoming = [0 if source == rank else sizes[rank] for source in range(size)]
@@ -279,7 +279,7 @@ class Split(Exchange):
         indices, values = self._second.select_segments_(
             own, found.offsets[rank], found.second[rank]
         )
-        task.check(indices + start, values)
+        task.on_selected(indices + start, values)
         self.selected += len(values)
         message = values.new_zeros(second_size(found, task.values_format), dtype=torch.uint8)
         length = message_size(numel, len(values), task.values_format)

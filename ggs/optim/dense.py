@@ -1,13 +1,13 @@
 """The dense baseline: the same contract as ``ggs.GGS``, nothing left out of the exchange."""
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ggs.dist.collectives import Collectives
 from ggs.dist.process_group import Group
 from ggs.errors import ConfigurationError
 from ggs.optim.base import DistributedOptimizer
 from ggs.optim.batchnorm import BatchNormMode
+from ggs.optim.gradients import average_gradients
 
 
 class Dense(DistributedOptimizer):
@@ -52,11 +52,8 @@ class Dense(DistributedOptimizer):
         )
 
     @torch.no_grad()
-    def _take_step(self, has_gradient: list[bool]) -> int:
-        average_gradients(
-            [p for (_, p), has in zip(self.shared, has_gradient, strict=True) if has],
-            self.collectives,
-        )
+    def _take_step(self, has_gradient: dict[nn.Parameter, bool], density: float | None) -> int:
+        average_gradients([p for p, has in has_gradient.items() if has], self.collectives)
         if self._clip_norm is not None:
             self._clip(self._clip_norm)
         self.inner.step()
@@ -72,28 +69,3 @@ class Dense(DistributedOptimizer):
         norm = nn.utils.get_total_norm([p.grad for p in trained if p.grad is not None])
         largest = self.collectives.all_reduce_max_(norm.to(self.device, torch.float64))
         nn.utils.clip_grads_with_norm_(trained, limit, largest.to(norm.dtype))
-
-
-def average_gradients(parameters: list[nn.Parameter], collectives: Collectives) -> None:
-    """Replace every gradient by its mean over the workers; one all-reduce per dtype.
-
-    A worker without a gradient for one of ``parameters`` contributes zeros and receives the mean.
-    """
-    if collectives.size == 1:
-        return
-    by_dtype: dict[torch.dtype, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        by_dtype.setdefault(parameter.dtype, []).append(parameter)
-    for group in by_dtype.values():
-        flat = torch.cat([_gradient(parameter).reshape(-1) for parameter in group])
-        collectives.all_reduce_sum_(flat.div_(collectives.size))  # a sum of float16 may overflow
-        for parameter, mean in zip(
-            group, torch.split(flat, [p.numel() for p in group]), strict=True
-        ):
-            _gradient(parameter).copy_(mean.view(parameter.shape))
-
-
-def _gradient(parameter: nn.Parameter) -> Tensor:
-    if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter)
-    return parameter.grad
