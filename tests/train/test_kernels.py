@@ -11,7 +11,8 @@ from ggs.wire import VALUES_FORMATS
 
 COUNT_WHAT_STEPS_ADD = """
 import sys, torch, ggs
-from ggs import compiled, lockstep
+from ggs import compiled
+from ggs.dist import lockstep
 from ggs.train.kernels import compile_kernels
 
 compile_kernels(sys.argv[1])
