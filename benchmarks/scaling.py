@@ -80,16 +80,16 @@ class CountingCollectives(Collectives):
 class CountedSplit(Split):
     """Split that tells the counting network which messages the other workers would send."""
 
-    def _to_owners(self, found: Ranges) -> None:
+    def _to_owners(self, ranges: Ranges) -> None:
         collectives, values = self.collectives, self.task.values_format
         assert isinstance(collectives, CountingCollectives)
-        collectives.to_rank_0 = blank(found.numel(0), sum(found.first[0]), values)
-        length = second_size(found, values)
+        collectives.to_rank_0 = blank(ranges.numel(0), sum(ranges.first[0]), values)
+        length = second_size(ranges, values)
         collectives.to_all = torch.zeros(collectives.size, length, dtype=torch.uint8)
-        for owner, parts in enumerate(found.second):
-            message = blank(found.numel(owner), sum(parts), values)
+        for owner, parts in enumerate(ranges.second):
+            message = blank(ranges.numel(owner), sum(parts), values)
             collectives.to_all[owner, : len(message)] = message
-        super()._to_owners(found)
+        super()._to_owners(ranges)
 
 
 def blank(numel: int, count: int, values: str) -> Tensor:

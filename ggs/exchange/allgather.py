@@ -34,14 +34,6 @@ def cuts(numel: int, count: int, size: int, values_format: str) -> list[int]:
     return [count * piece // number for piece in range(number + 1)]
 
 
-def bytes_sent(numel: int, count: int, size: int, values_format: str) -> int:
-    """Bytes that a worker sends in a step."""
-    lengths = [b - a for a, b in pairwise(cuts(numel, count, size, values_format))]
-    return (size - 1) * sum(
-        message_size(piece_numel(numel, count, length), length, values_format) for length in lengths
-    )
-
-
 class AllGather(Exchange):
     """All-gather of the selections, in pieces of so many elements each, added rank by rank.
 
@@ -64,6 +56,7 @@ class AllGather(Exchange):
             self.keep_rest_(task.residual, indices, values, sent)
             yield Update(None if count == task.numel else indices, sent)
             return
+        # Send each piece before the one ahead of it is received and added.
         under_way = None
         for start, stop in pairwise(
             cuts(task.numel, count, self.collectives.size, task.values_format)
@@ -78,8 +71,8 @@ class AllGather(Exchange):
     def _send(self, indices: Tensor, values: Tensor, count: int) -> Gathering:
         task, length = self.task, len(values)
         numel = piece_numel(task.numel, count, length)
-        places = torch.arange(length, device=indices.device) if numel == length else indices
-        message, sent = encode(places, values, numel, task.values_format)
+        inside = torch.arange(length, device=indices.device) if numel == length else indices
+        message, sent = encode(inside, values, numel, task.values_format)
         gathering = self.collectives.start_all_gather(message)
         self.keep_rest_(task.residual, indices, values, sent)
         return gathering

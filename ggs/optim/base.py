@@ -21,7 +21,7 @@ from ggs.dist.replicas import copy_from_rank_0
 from ggs.errors import CheckpointError, NonFiniteError, UnsupportedError
 from ggs.optim import batchnorm
 from ggs.optim.batchnorm import BatchNormMode
-from ggs.optim.digest import StepDigest, agree
+from ggs.optim.digest import StepDigest, agree, agreement_bytes
 from ggs.optim.flat import strides_of_rank_0
 from ggs.optim.gradients import all_finite, unscale_
 from ggs.optim.state import check_tensors, is_count
@@ -243,6 +243,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         size = sum(p.numel() * p.element_size() for _, p in [*self.shared, *self._locals])
         return 2 * size * (self.collectives.size - 1) // self.collectives.size
+
+    @property
+    def agreement_bytes(self) -> list[int]:
+        """Bytes of each message with which the workers agree in a step."""
+        return [agreement_bytes(len(self.shared))]
 
     @contextmanager
     def consolidated(self, calibration: Iterable[Any] | None = None) -> Iterator[None]:

@@ -59,6 +59,11 @@ class Dense(DistributedOptimizer):
         self.inner.step()
         return self.statistics.numel
 
+    @property
+    def agreement_bytes(self) -> list[int]:
+        """See ``DistributedOptimizer.agreement_bytes``; to clip, workers agree on a norm, one float64."""
+        return super().agreement_bytes + [8] * (self._clip_norm is not None)
+
     def _clip(self, limit: float) -> None:
         """Scale all gradients by one factor, which must have the same bits on every worker.
 
