@@ -40,8 +40,8 @@ from ggs.errors import GGSError
 from ggs.train.arguments import build
 from ggs.train.check import check
 from ggs.train.config import TrainConfig
-from ggs.train.data import ImageSet
 from ggs.train.duration import DurationField
+from ggs.train.images import ImageSet
 from ggs.train.worker import load_images, pick_device, train
 
 LEARNING_RATES = {"adam": 1e-3, "amsgrad": 1e-3, "rmsprop": 1e-3, "adagrad": 1e-2, "sgd": 0.05}

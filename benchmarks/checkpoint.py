@@ -33,7 +33,7 @@ from ggs.train import models, seeds
 from ggs.train.arguments import build
 from ggs.train.checkpoint.checkpointer import Checkpointer
 from ggs.train.config import TrainConfig
-from ggs.train.data import DataSpec, TensorImages
+from ggs.train.images import DataSpec, TensorImages
 from ggs.train.loop import Plan, Trainer
 from ggs.train.optimizers import build_optimizer, distribute
 
@@ -84,7 +84,8 @@ def run(folder: Path, checkpoints: int, batch: int) -> dict[str, Any]:
     )
     group = dist.new_group(backend="gloo")
     assert isinstance(group, dist.ProcessGroup)
-    checkpointer = trainer.checkpointer = Timed(folder, trainer, group)
+    checkpointer = Timed(folder, trainer, group)
+    trainer.after_step = checkpointer.after_step
     trainer.run()
     checkpointer.finish()
     started = time.perf_counter()

@@ -1,5 +1,5 @@
 """Every setting of a training run, with its type, default, unit and limits: the one source for the
-YAML file, the flags, the help page and the checks.
+YAML file, the flags and the help page.
 
     config = parse(["--config", "examples/quickstart.yaml", "--density", "0.01"])
 """
@@ -13,7 +13,6 @@ from pydantic.config import JsonDict
 
 from ggs.train import arguments, values
 from ggs.train.duration import Duration, DurationField, IntervalField
-from ggs.train.names import check_names
 
 _MODEL: JsonDict = {"group": "model and data"}
 _TRAINING: JsonDict = {"group": "training"}
@@ -384,19 +383,10 @@ class TrainConfig(BaseModel):
 
 
 def parse(argv: Sequence[str], prog: str = "ggs train") -> TrainConfig:
-    """Read flags and ``--config``, and check all that can be checked before a worker starts.
+    """Read flags and ``--config``. What types and limits do not tell, ``ggs.train.check`` does.
 
     Raises ConfigurationError with one line that names the setting, its value and what is allowed;
     SystemExit(0) after ``--help``.
     """
-    config = arguments.parse(
-        TrainConfig,
-        argv,
-        prog,
-        "Train an image classifier with sparsified exchange between workers.",
-    )
-    check_names(config.optimizer, config.model)
-    from ggs.train.check import check  # imports torch, which a help page can do without
-
-    check(config)
-    return config
+    description = "Train an image classifier with sparsified exchange between workers."
+    return arguments.parse(TrainConfig, argv, prog, description)

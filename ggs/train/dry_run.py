@@ -23,9 +23,9 @@ from ggs.train import data, models
 from ggs.train.check import check_batch
 from ggs.train.config import TrainConfig
 from ggs.train.console import duration, size
+from ggs.train.launch_options import launch_options
 from ggs.train.loop import Plan, Trainer
 from ggs.train.optimizers import build_optimizer, distribute
-from ggs.train.start import launch_options
 from ggs.train.summary import device_name
 from ggs.train.traffic import Forecast, Traffic, WholeRun
 from ggs.train.worker import build_model, load_images, pick_device

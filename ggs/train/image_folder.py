@@ -20,7 +20,7 @@ from torchvision.transforms import functional
 from ggs.errors import ConfigurationError, DataError
 from ggs.launch.processes import die_with_parent
 from ggs.train.config import TrainConfig
-from ggs.train.data import DataSpec, ImageSet, Preparation, TensorImages, folders
+from ggs.train.images import DataSpec, ImageSet, Preparation, TensorImages
 from ggs.train.models import SMALL_IMAGE
 from ggs.train.seeds import AUGMENTATION, derive
 
@@ -33,8 +33,40 @@ _SOCKET_PATH, _SOCKET_NAME = 107, len("/pymp-abcdefgh/listener-abcdefgh")
 _LONGEST = 16
 """Longer images, in multiples of their shorter side, are cut to this before they are scaled."""
 
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
 
-def load_folders(
+
+def spec(config: TrainConfig) -> DataSpec:
+    """What the images of ``config.data_dir`` look like. Raises ConfigurationError and DataError."""
+    train, _ = folders(config.data_dir)
+    classes = len(_subfolders(train))
+    return DataSpec(3, config.image_size or 224, classes, _MEAN, _STD, mirror=True)
+
+
+def folders(data_dir: Path) -> tuple[Path, Path]:
+    """The train/ and the test/ or val/ folder of an ImageFolder. Raises ConfigurationError."""
+    train = data_dir / "train"
+    test = next(
+        (data_dir / n for n in ("test", "val") if (data_dir / n).is_dir()), data_dir / "test"
+    )
+    for folder in (train, test):
+        if not folder.is_dir() or not _subfolders(folder):
+            raise ConfigurationError(
+                f"data_dir: {folder} is missing or empty; imagefolder expects train/CLASS/*.jpg and "
+                f"test/CLASS/*.jpg (or val/) in {data_dir}"
+            )
+    return train, test
+
+
+def _subfolders(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+    except OSError as error:
+        raise DataError(f"data_dir: cannot read {folder}: {error.strerror}") from None
+
+
+def load(
     config: TrainConfig, data: DataSpec, channels: int, device: torch.device
 ) -> tuple[ImageSet, ImageSet]:
     """Training and test images of ``config.data_dir``. Raises ConfigurationError and DataError."""
@@ -81,7 +113,7 @@ class FolderImages:
     def batches(
         self, order: Tensor, batch_size: int, epoch: int | None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """See :class:`ggs.train.data.ImageSet`."""
+        """See :class:`ggs.train.images.ImageSet`."""
         augmented = epoch if self._config.augment else None
         loader = DataLoader(
             _Decoded(self._folder, self._data.image_size, self._config.seed, augmented),

@@ -2,10 +2,10 @@
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,16 +18,13 @@ from ggs.optim.error_feedback import ResidualOptimizer
 from ggs.optim.scaler import GradScaler
 from ggs.train.config import TrainConfig
 from ggs.train.console import Reporter
-from ggs.train.data import ImageSet
 from ggs.train.evaluate import autocast, evaluate
+from ggs.train.images import ImageSet
 from ggs.train.models import training_loss
 from ggs.train.optimizers import local_clip_norm, scheduler
 from ggs.train.run_folder import RunFolder
 from ggs.train.seeds import epoch_order
-
-if TYPE_CHECKING:
-    from ggs.train.checkpoint.checkpointer import Checkpointer
-    from ggs.train.tensorboard import Events
+from ggs.train.tensorboard import Events
 
 CALIBRATION_BATCHES = 50
 """Training batches per worker with which ``batchnorm: recalibrate`` measures statistics anew."""
@@ -131,7 +128,8 @@ class Trainer:
         """The same for what a person sees."""
         self.events: Events | None = None
         """The same for TensorBoard."""
-        self.checkpointer: Checkpointer | None = None
+        self.after_step: Callable[[], None] | None = None
+        """Called after every step, on every worker: writes a checkpoint where one is due."""
         self.scheduler = scheduler(config, optimizer, plan.steps, plan.steps_per_epoch)
         self.scaler = GradScaler(device.type, enabled=config.precision == "fp16")
         self._clock = optimizer.collectives.clock
@@ -166,8 +164,8 @@ class Trainer:
                 started = time.perf_counter()
                 if plan.check_replicas_every and state.step % plan.check_replicas_every == 0:
                     check_replicas(self.optimizer.shared, self.collectives, state.step)
-                if self.checkpointer:
-                    self.checkpointer.after_step()
+                if self.after_step:
+                    self.after_step()
             self._end_epoch()
 
     def _charge(self, since: float) -> float:

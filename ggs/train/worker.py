@@ -21,6 +21,7 @@ from ggs.train.config import TrainConfig
 from ggs.train.console import Reporter
 from ggs.train.error_translation import told_in_one_line
 from ggs.train.evaluate import evaluate_replicas
+from ggs.train.images import DataSpec, ImageSet
 from ggs.train.kernels import compile_kernels
 from ggs.train.loop import Plan, Trainer
 from ggs.train.optimizers import build_optimizer, distribute
@@ -77,7 +78,7 @@ def train(
     config: TrainConfig,
     device: torch.device,
     group: ProcessGroup | None,
-    images: tuple[data.ImageSet, data.ImageSet] | None = None,
+    images: tuple[ImageSet, ImageSet] | None = None,
 ) -> dict[str, Any]:
     """Train in an existing process group and return the summary, on rank 0 also written and printed.
 
@@ -114,25 +115,27 @@ def train(
         trainer.has_ended(resumed.manifest.world_size, resumed.manifest.density_warmup)
     if collectives.rank == 0:
         _open_results(trainer, resumed, ended)
+    checkpointer: Checkpointer | None = None
     try:
         if config.checkpoint_dir is not None:
-            trainer.checkpointer = Checkpointer(
+            checkpointer = Checkpointer(
                 config.checkpoint_dir, trainer, _background_group(config), resumed
             )
+            trainer.after_step = checkpointer.after_step
         trainer.run()
-        if trainer.checkpointer and not (
+        if checkpointer and not (
             ended and resumed and resumed.folder.parent == config.checkpoint_dir
         ):
-            trainer.checkpointer.finish()
-        summary = _finish(trainer)
+            checkpointer.finish()
+        summary = _finish(trainer, checkpointer.seconds if checkpointer else 0.0)
         if trainer.folder and trainer.reporter:
             trainer.folder.finish(summary)
-            if trainer.checkpointer:
-                trainer.checkpointer.mark_done()
+            if checkpointer:
+                checkpointer.mark_done()
             trainer.reporter.summary(summary, str(trainer.folder.path))
     finally:
-        if trainer.checkpointer:
-            trainer.checkpointer.close()
+        if checkpointer:
+            checkpointer.close()
         if trainer.folder and trainer.reporter:
             trainer.folder.close()
             trainer.reporter.close()
@@ -141,7 +144,7 @@ def train(
     return summary
 
 
-def load_images(config: TrainConfig, device: torch.device) -> tuple[data.ImageSet, data.ImageSet]:
+def load_images(config: TrainConfig, device: torch.device) -> tuple[ImageSet, ImageSet]:
     """The training and the test images of ``config``. Raises DataError."""
     spec = data.spec(config)
     return data.load(config, spec, models.input_channels(config.model, spec.channels), device)
@@ -194,7 +197,7 @@ def _join(config: TrainConfig, device: torch.device, local_size: int) -> Process
 
 
 def build_model(
-    config: TrainConfig, spec: data.DataSpec, channels: int, device: torch.device
+    config: TrainConfig, spec: DataSpec, channels: int, device: torch.device
 ) -> nn.Module:
     """The model of ``config`` as every worker starts with it, on its device."""
     torch.manual_seed(seeds.derive(config.seed, seeds.WEIGHTS))
@@ -208,7 +211,7 @@ def build_model(
     return model
 
 
-def _finish(trainer: Trainer) -> dict[str, Any]:
+def _finish(trainer: Trainer, checkpoint_seconds: float) -> dict[str, Any]:
     """Evaluate and save the final model; a collective. Return the summary."""
     replicas: list[float] = []
     config, optimizer = trainer.config, trainer.optimizer
@@ -226,8 +229,7 @@ def _finish(trainer: Trainer) -> dict[str, Any]:
     with optimizer.consolidated(trainer.calibration()):
         if trainer.folder:
             trainer.folder.save_weights(trainer.model)
-    seconds = trainer.checkpointer.seconds if trainer.checkpointer else 0.0
-    return summarise(trainer, result, replicas, seconds)
+    return summarise(trainer, result, replicas, checkpoint_seconds)
 
 
 def _number(name: str, default: int) -> int:

@@ -36,9 +36,9 @@ def test_a_wrong_name_is_told_without_importing_torch(wrong: list[str], tmp_path
     code = f"""
 import sys
 from ggs.errors import ConfigurationError
-from ggs.train.config import parse
+from ggs.train.start import parse_and_check
 try:
-    parse({wrong})
+    parse_and_check({wrong})
 except ConfigurationError as error:
     print("torch" in sys.modules, error)
 """

@@ -15,7 +15,7 @@ import torch
 from ggs.dist.clock import Clock, Phase
 from ggs.train.arguments import build
 from ggs.train.config import TrainConfig
-from ggs.train.data import ImageSet
+from ggs.train.images import ImageSet
 from ggs.train.loop import Trainer
 from ggs.train.worker import load_images, train
 from tests.worker_pool import WorkerPool

@@ -12,8 +12,9 @@ from ggs.errors import ConfigurationError
 from ggs.train import user_model as own
 from ggs.train import worker
 from ggs.train.arguments import build
-from ggs.train.config import TrainConfig, parse
+from ggs.train.config import TrainConfig
 from ggs.train.smoke_test import try_out
+from ggs.train.start import parse_and_check
 from ggs.train.worker import train
 
 CPU = torch.device("cpu")
@@ -129,7 +130,7 @@ def one_line(caught: pytest.ExceptionInfo[ConfigurationError], words: list[str])
 )
 def test_what_is_no_function_is_told_before_workers_start(model: str, words: list[str]) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        parse(["--model", model])
+        parse_and_check(["--model", model])
     one_line(caught, ["model: ", *words])
 
 

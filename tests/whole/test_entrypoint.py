@@ -109,9 +109,9 @@ def sleepers(folder: Path, count: int) -> dict[int, list[int]]:
 # workers in one log would mix: unbuffered, every argument of print and the line's end are written apart.
 RECORDING_TRAINER = """
 import hashlib, json, os, pathlib, sys
-from ggs.train import config, trainer, worker
+from ggs.train import config, loop, worker
 
-class Recording(trainer.Trainer):
+class Recording(loop.Trainer):
     def run(self):
         super().run()
         digest = hashlib.sha256()

@@ -28,6 +28,7 @@ from ggs.train.config import TrainConfig
 from ggs.train.error_translation import told_in_one_line
 from ggs.train.loop import Trainer
 from ggs.train.worker import train
+from tests.train.checkpoint.waiting import wait_for_checkpoint
 from tests.worker_pool import WorkerPool
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,7 +72,7 @@ def undisturbed(workers: WorkerPool, tmp_path_factory: pytest.TempPathFactory) -
 # The real trainer, in which rank 1, or 0 where only that one acts, comes to harm at the given place.
 SABOTAGE = """
 import os, signal, sys
-from ggs.train import config, trainer, worker
+from ggs.train import config, loop, worker
 from ggs.train.checkpoint import files
 from ggs.dist.collectives import Collectives
 
@@ -81,7 +82,7 @@ state = {"step": 0}
 def strike(number=signal.SIGKILL):
     os.kill(os.getpid(), number)
 
-class Sabotaged(trainer.Trainer):
+class Sabotaged(loop.Trainer):
     def _step(self, batches):
         state["step"] = self.state.step + 1
         if state["step"] == 6 and rank == 1:
@@ -239,8 +240,7 @@ def at_step(monkeypatch: pytest.MonkeyPatch, actions: dict[int, Callable[[], obj
     def step(trainer: Trainer, batches: Any) -> None:
         original(trainer, batches)
         if trainer.state.step in actions:
-            assert trainer.checkpointer is not None
-            trainer.checkpointer._writer.wait()
+            wait_for_checkpoint(trainer)
             actions[trainer.state.step]()
 
     monkeypatch.setattr(Trainer, "_step", step)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -23,16 +22,14 @@ from ggs.train.checkpoint.restore import describe, own_state, reach, replicated,
 from ggs.train.checkpoint.settings import values
 from ggs.train.checkpoint.writer import Work, Writer
 from ggs.train.duration import Interval
-
-if TYPE_CHECKING:
-    from ggs.train.loop import Trainer
+from ggs.train.loop import Trainer
 
 DEFAULT_INTERVAL = Interval(10, "minutes")
 PROBE_SECONDS = 30.0
 """How long a file that rank 0 writes may take to be seen by the others: network storages cache folders."""
 
 
-def resume(trainer: "Trainer") -> Loaded | None:
+def resume(trainer: Trainer) -> Loaded | None:
     """Put ``trainer`` where the newest usable checkpoint is; a collective. None: it starts at step 0.
 
     Raises ConfigurationError for checkpoints of another run, CheckpointError where none is usable.
@@ -70,7 +67,7 @@ class Checkpointer:
     def __init__(
         self,
         directory: Path,
-        trainer: "Trainer",
+        trainer: Trainer,
         group: ProcessGroup | None,
         resumed: Loaded | None = None,
     ) -> None:

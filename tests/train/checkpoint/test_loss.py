@@ -14,6 +14,7 @@ from ggs.train.checkpoint import files
 from ggs.train.config import TrainConfig
 from ggs.train.loop import Trainer
 from ggs.train.worker import train
+from tests.train.checkpoint.waiting import wait_for_checkpoint
 
 pytestmark = pytest.mark.timeout(600)  # several trainings each
 CPU = torch.device("cpu")
@@ -42,7 +43,7 @@ def train_until(monkeypatch: pytest.MonkeyPatch, step: int, config: TrainConfig)
 
     def killed_later(trainer: Trainer, batches: Any) -> None:
         if trainer.state.step == step:
-            assert trainer.checkpointer is None or trainer.checkpointer._writer.wait() is None
+            wait_for_checkpoint(trainer)
             raise Killed
         original(trainer, batches)
 
@@ -132,8 +133,7 @@ def test_of_two_jobs_in_one_folder_the_first_gives_way(
             inside.append(True)
             # Else the second job would clear away what a slow disk has of step 2, which is a failure
             # to write: of that one this job would say that training goes on.
-            assert trainer.checkpointer is not None
-            trainer.checkpointer._writer.wait()
+            wait_for_checkpoint(trainer)
             train(
                 config_for(tmp_path, steps=8, run_dir=tmp_path / "second", keep_checkpoints=2),
                 CPU,
