@@ -21,7 +21,6 @@ from torch import nn
 
 from ggs.errors import CheckpointError, ConfigurationError
 from ggs.train.arguments import load_yaml
-from ggs.train.checkpoint.settings import FREE_TO_CHANGE
 from ggs.train.config import TrainConfig
 
 CONFIG, METRICS, SUMMARY, WEIGHTS = (
@@ -30,23 +29,6 @@ CONFIG, METRICS, SUMMARY, WEIGHTS = (
     "summary.json",
     "model.safetensors",
 )
-
-_FREE_TO_CHANGE = {
-    "run_dir",
-    "overwrite",
-    "download",
-    "rendezvous_timeout",
-    "collective_timeout",
-    "checkpoint_dir",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "checkpoint_timeout",
-    "resume",
-    "check_replicas_every",
-    "tensorboard",
-    "dry_run",
-}
-"""Settings that do not make a restarted run another one."""
 
 
 class RunFolder:
@@ -172,10 +154,9 @@ def check_free(path: Path, config: TrainConfig, resumed: bool = False) -> None:
         raise ConfigurationError(
             f"run_dir: {path} holds a finished run; give another --run-dir, or --overwrite to replace it"
         )
-    free = FREE_TO_CHANGE if resumed else _FREE_TO_CHANGE
     there, here = load_yaml(path / CONFIG), _values(config)
-    for name in here:
-        if name not in free and there.get(name) != here[name]:
+    for name in TrainConfig.fixed(resumed=resumed):
+        if there.get(name) != here[name]:
             kind = "a finished" if finished else "an unfinished"
             raise ConfigurationError(
                 f"run_dir: {path} holds {kind} run with {name} {there.get(name)}, here it is "
