@@ -120,7 +120,7 @@ if place == "file":  # half of it is there
         if state["step"] >= 6 and rank == 1:
             path.with_name(path.name + ".tmp").write_bytes(b"half")
             strike()
-    before(files, "write_tensors", half)
+    before(files, "write_state", half)
 if place == "manifest":
     before(files, "write_manifest", lambda *_: strike() if state["step"] >= 6 else None)
 if place == "commit":

@@ -8,18 +8,17 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from torch import Tensor
-
 from ggs._version import __version__
 from ggs.dist.collectives import Collectives, ProcessGroup
 from ggs.errors import CheckpointError, ConfigurationError
-from ggs.train.checkpoint import files, find, tree
+from ggs.train.checkpoint import files, find
 from ggs.train.checkpoint.agreement import first_text, gather_texts
 from ggs.train.checkpoint.due import Due
 from ggs.train.checkpoint.files import Manifest
 from ggs.train.checkpoint.load import Loaded, choose
 from ggs.train.checkpoint.restore import describe, own_state, reach, replicated, restore
 from ggs.train.checkpoint.settings import values
+from ggs.train.checkpoint.state import Buffers, to_cpu
 from ggs.train.checkpoint.writer import Work, Writer
 from ggs.train.duration import Interval
 from ggs.train.loop import Trainer
@@ -92,8 +91,7 @@ class Checkpointer:
             trainer.device,
         )
         self._last = -1
-        self._tensors: dict[str, Tensor] = {}
-        self._replicated: dict[str, Tensor] = {}
+        self._buffers: Buffers = {}
         self.seconds = 0.0
         """How long training has waited for checkpoints."""
 
@@ -109,15 +107,10 @@ class Checkpointer:
         self._writer.wait()
         trainer = self._trainer
         self._last = trainer.state.step
-        text, tensors = tree.flatten(own_state(trainer))
-        self._tensors = tree.to_cpu(tensors, self._tensors)
-        if self._rank == 0:
-            self._replicated = tree.to_cpu(replicated(trainer.optimizer), self._replicated)
         work = Work(
             trainer.state.step,
-            self._tensors,
-            text,
-            self._replicated,
+            to_cpu(own_state(trainer), self._buffers, ("own",)),
+            to_cpu(replicated(trainer.optimizer) if self._rank == 0 else {}, self._buffers),
             self._manifest() if self._rank == 0 else None,
             trainer.folder.metrics_so_far() if trainer.folder else None,
         )
