@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ggs.errors import ConfigurationError, DataError
-from ggs.report.record import Summary, check_settings, read_line, read_summary
+from ggs.report.damage import check_settings, read_row, read_summary
 from ggs.train.arguments import load_yaml
+from ggs.train.records import Summary
 
 POINTS = 800
 """Points that a curve has at most; longer ones are drawn through means of neighbours."""
@@ -28,9 +29,9 @@ class Run:
     path: Path
     config: Mapping[str, Any]
     training: Sequence[Row]
-    """The "train" lines of ``metrics.jsonl``: every field of :class:`ggs.report.record.Training`."""
+    """The "train" lines of ``metrics.jsonl``: every field of :class:`ggs.train.records.TrainingRow`."""
     evaluations: Sequence[Row]
-    """Its "evaluation" lines, as :class:`ggs.report.record.Evaluation`."""
+    """Its "evaluation" lines, as :class:`ggs.train.records.EvaluationRow`."""
     summary: Summary | None
     """None while the run has not finished."""
 
@@ -151,7 +152,7 @@ def _rows(path: Path) -> Iterator[Row]:
     """The record's rows; a last line without its end belongs to a run that is being written."""
     *lines, _ = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
-        yield read_line(line, f"line {number} of {path}").model_dump()
+        yield vars(read_row(line, f"line {number} of {path}"))
 
 
 def names(runs: Sequence[Run]) -> list[str]:

@@ -22,6 +22,7 @@ from ggs.train.evaluate import autocast, evaluate
 from ggs.train.images import ImageSet
 from ggs.train.models import training_loss
 from ggs.train.optimizers import local_clip_norm, scheduler
+from ggs.train.records import EvaluationRow, TrainingRow
 from ggs.train.run_folder import RunFolder
 from ggs.train.seeds import epoch_order
 from ggs.train.tensorboard import Events
@@ -194,15 +195,16 @@ class Trainer:
             )
         state = self.state
         state.seconds += time.perf_counter() - started
-        row = {
-            "step": state.step,
-            "epoch": self.epochs,
-            "seconds": round(state.seconds, 3),
-            "bytes_sent_total": state.bytes_sent,
-            **result,
-        }
+        row = EvaluationRow(
+            step=state.step,
+            epoch=self.epochs,
+            seconds=round(state.seconds, 3),
+            bytes_sent_total=state.bytes_sent,
+            top1=result["top1"],
+            loss=result["loss"],
+        )
         if self.folder:
-            self.folder.log("evaluation", row)
+            self.folder.log(row)
         if self.events:
             self.events.evaluation(row)
         if self.reporter:
@@ -305,21 +307,21 @@ class Trainer:
         images = steps * self.config.batch_size * self.config.accumulate * self.collectives.size
         rate = images / elapsed if elapsed else 0.0
         if self.folder:
-            row = {
-                "step": state.step,
-                "epoch": self.epochs,
-                "seconds": round(state.seconds, 3),
-                "loss": float(loss),
-                "lr": self._lr,
-                "density": done.density,
-                "bytes_sent": done.bytes_sent,
-                "bytes_sent_total": state.bytes_sent,
-                "samples_per_second": round(rate, 1),
-                "skipped_steps": done.skipped_steps,
-                "residual_norm": self._residual_norm(),
-                "step_seconds": {p: round(measured[p], 6) for p in PHASES if p in measured},
-            }
-            self.folder.log("train", row)
+            row = TrainingRow(
+                step=state.step,
+                epoch=self.epochs,
+                seconds=round(state.seconds, 3),
+                loss=float(loss),
+                lr=float(self._lr),
+                density=done.density,
+                bytes_sent=done.bytes_sent,
+                bytes_sent_total=state.bytes_sent,
+                samples_per_second=round(rate, 1),
+                skipped_steps=done.skipped_steps,
+                residual_norm=self._residual_norm(),
+                step_seconds={p: round(measured[p], 6) for p in PHASES if p in measured},
+            )
+            self.folder.log(row)
             if self.events:
                 self.events.train(row)
         if self.reporter:

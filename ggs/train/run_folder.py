@@ -9,8 +9,9 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch import nn
 from ggs.errors import CheckpointError, ConfigurationError
 from ggs.train.arguments import load_yaml
 from ggs.train.config import TrainConfig
+from ggs.train.records import EvaluationRow, Record, Summary, TrainingRow
 
 CONFIG, METRICS, SUMMARY, WEIGHTS = (
     "config.yaml",
@@ -68,11 +70,11 @@ class RunFolder:
                 f"run_dir: cannot write to {self.path}: {error.strerror}"
             ) from None
 
-    def log(self, kind: str, row: Mapping[str, Any]) -> None:
+    def log(self, row: TrainingRow | EvaluationRow) -> None:
         """Append one line to ``metrics.jsonl``; NaN and infinity, which JSON lacks, become null."""
         with self._writing():
             self._stay()
-            self._metrics.write((_json({"kind": kind, **row}) + "\n").encode())
+            self._metrics.write((_json(row) + "\n").encode())
             self._metrics.flush()
 
     def metrics_so_far(self) -> tuple[Path, int]:
@@ -86,7 +88,7 @@ class RunFolder:
         with suppress(OSError):  # every line has been flushed, or its failure told
             self._metrics.close()
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
+    def finish(self, summary: Summary) -> None:
         """Write ``summary.json``, which marks the run as finished."""
         with self._writing():
             self._stay()
@@ -205,9 +207,9 @@ def _write(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def _json(row: Mapping[str, Any], indent: int | None = None) -> str:
+def _json(record: Record, indent: int | None = None) -> str:
     finite = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in row.items()
+        for key, value in asdict(record).items()
     }
     return json.dumps(finite, indent=indent, allow_nan=False)

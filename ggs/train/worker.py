@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +26,7 @@ from ggs.train.images import DataSpec, ImageSet
 from ggs.train.kernels import compile_kernels
 from ggs.train.loop import Plan, Trainer
 from ggs.train.optimizers import build_optimizer, distribute
+from ggs.train.records import Summary
 from ggs.train.run_folder import RunFolder
 from ggs.train.smoke_test import try_out
 from ggs.train.summary import summarise
@@ -132,7 +134,7 @@ def train(
             trainer.folder.finish(summary)
             if checkpointer:
                 checkpointer.mark_done()
-            trainer.reporter.summary(summary, str(trainer.folder.path))
+            trainer.reporter.summary(asdict(summary), str(trainer.folder.path))
     finally:
         if checkpointer:
             checkpointer.close()
@@ -141,7 +143,7 @@ def train(
             trainer.reporter.close()
         if trainer.events:
             trainer.events.close()
-    return summary
+    return asdict(summary)
 
 
 def load_images(config: TrainConfig, device: torch.device) -> tuple[ImageSet, ImageSet]:
@@ -211,7 +213,7 @@ def build_model(
     return model
 
 
-def _finish(trainer: Trainer, checkpoint_seconds: float) -> dict[str, Any]:
+def _finish(trainer: Trainer, checkpoint_seconds: float) -> Summary:
     """Evaluate and save the final model; a collective. Return the summary."""
     replicas: list[float] = []
     config, optimizer = trainer.config, trainer.optimizer

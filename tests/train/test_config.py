@@ -9,6 +9,7 @@ import torch
 from ggs.errors import ConfigurationError, GGSError, UnsupportedError
 from ggs.train import run_folder as runs
 from ggs.train.duration import Duration
+from ggs.train.records import Summary
 from ggs.train.start import parse_and_check
 
 
@@ -129,7 +130,7 @@ def test_a_finished_run_is_not_replaced(tmp_path: Path) -> None:
     )  # unfinished, the same: a restart
     with pytest.raises(ConfigurationError, match=r"unfinished run with lr 0\.5, here it is 0\.25"):
         parse_and_check(["--run-dir", str(tmp_path), "--lr", "0.25"])
-    folder.finish({})
+    folder.finish(Summary())
     with pytest.raises(ConfigurationError, match="finished run; give another --run-dir"):
         parse_and_check(["--run-dir", str(tmp_path), "--lr", "0.5"])
     assert parse_and_check(["--run-dir", str(tmp_path), "--overwrite"])

@@ -206,11 +206,12 @@ def test_without_it_nothing_is_written(tmp_path: Path) -> None:
 FULL = """
 import resource, sys
 from pathlib import Path
+from ggs.train.records import EvaluationRow
 from ggs.train.tensorboard import Events
 events = Events(Path(sys.argv[1]), 0)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 for step in range(20000):
-    events.evaluation({"step": step, "top1": 1.0, "loss": 1.0})
+    events.evaluation(EvaluationRow(step=step, seconds=1.0, top1=1.0, loss=1.0))
 events.close()
 print("trained to the end")
 """
