@@ -40,6 +40,7 @@ from ggs.errors import GGSError
 from ggs.train.arguments import build
 from ggs.train.check import check
 from ggs.train.config import TrainConfig
+from ggs.train.data import spec
 from ggs.train.duration import DurationField
 from ggs.train.images import ImageSet
 from ggs.train.worker import load_images, pick_device, train
@@ -180,7 +181,8 @@ def _images(settings: str, device: torch.device) -> tuple[ImageSet, ImageSet]:
 
 @functools.lru_cache(maxsize=1)
 def _load_images(settings: str, device: torch.device) -> tuple[ImageSet, ImageSet]:
-    return load_images(build(TrainConfig, json.loads(settings)), device)
+    config = build(TrainConfig, json.loads(settings))
+    return load_images(config, spec(config), device)
 
 
 def study(runs: Sequence[Run], arguments: argparse.Namespace) -> int:

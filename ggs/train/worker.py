@@ -19,7 +19,7 @@ from ggs.train.check import check_batch
 from ggs.train.checkpoint.checkpointer import Checkpointer, resume
 from ggs.train.checkpoint.load import Loaded
 from ggs.train.config import TrainConfig
-from ggs.train.console import Reporter
+from ggs.train.console import LogHandler, Reporter, log_shown
 from ggs.train.error_translation import told_in_one_line
 from ggs.train.evaluate import evaluate_replicas
 from ggs.train.images import DataSpec, ImageSet
@@ -100,9 +100,23 @@ def train(
             "give allgather or split"
         )
     collectives = Collectives(group)
+    if collectives.rank > 0:  # rank 0 speaks for all
+        return asdict(_train(config, device, group, collectives, images, None))
+    with log_shown() as log:
+        return asdict(_train(config, device, group, collectives, images, log))
+
+
+def _train(
+    config: TrainConfig,
+    device: torch.device,
+    group: ProcessGroup | None,
+    collectives: Collectives,
+    images: tuple[ImageSet, ImageSet] | None,
+    log: LogHandler | None,
+) -> Summary:
     spec = data.spec(config)
     channels = models.input_channels(config.model, spec.channels)
-    images = images or load_images(config, device)
+    images = images or load_images(config, spec, device)
     check_batch(config, len(images[0]), collectives.size)
     plan = Plan.of(config, len(images[0]), collectives.size)
     model = build_model(config, spec, channels, device)
@@ -115,8 +129,8 @@ def train(
     ended = resumed is not None and trainer.state.step >= trainer.plan.steps
     if resumed is not None and ended:
         trainer.has_ended(resumed.manifest.world_size, resumed.manifest.density_warmup)
-    if collectives.rank == 0:
-        _open_results(trainer, resumed, ended)
+    if log is not None:
+        _open_results(trainer, resumed, ended, log)
     checkpointer: Checkpointer | None = None
     try:
         if config.checkpoint_dir is not None:
@@ -143,22 +157,24 @@ def train(
             trainer.reporter.close()
         if trainer.events:
             trainer.events.close()
-    return asdict(summary)
+    return summary
 
 
-def load_images(config: TrainConfig, device: torch.device) -> tuple[ImageSet, ImageSet]:
+def load_images(
+    config: TrainConfig, spec: DataSpec, device: torch.device
+) -> tuple[ImageSet, ImageSet]:
     """The training and the test images of ``config``. Raises DataError."""
-    spec = data.spec(config)
     return data.load(config, spec, models.input_channels(config.model, spec.channels), device)
 
 
-def _open_results(trainer: Trainer, resumed: Loaded | None, ended: bool) -> None:
+def _open_results(trainer: Trainer, resumed: Loaded | None, ended: bool, log: LogHandler) -> None:
     config = trainer.config
     if resumed is None:
         trainer.folder = RunFolder(config)
     else:
         trainer.folder = RunFolder(config, resumed.metrics, resumed.manifest.run_dir)
     trainer.reporter = Reporter(trainer.plan.steps, trainer.plan.epochs)
+    log.say = trainer.reporter.say
     if trainer.folder.restarted:
         trainer.reporter.say(f"starting over the run in {trainer.folder.path}")
     if ended:
