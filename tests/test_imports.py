@@ -14,6 +14,7 @@ import ggs
 ORDER = [
     "_version",
     "errors",
+    "extras",
     "checks",
     "text",
     "files",

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ggs.errors import ConfigurationError, DataError
+from ggs.extras import require
 from ggs.train.config import TrainConfig
 from ggs.train.images import DataSpec, ImageSet, TensorImages
 
@@ -55,6 +56,7 @@ def spec(config: TrainConfig) -> DataSpec:
     Raises ConfigurationError where its files are not in ``data_dir`` and may not be downloaded.
     """
     if config.data == "imagefolder":
+        require("torchvision", "train")
         from ggs.train import image_folder
 
         return image_folder.spec(config)
@@ -126,6 +128,7 @@ def load(
     Raises DataError for files that cannot be read.
     """
     if config.data == "imagefolder":
+        require("torchvision", "train")
         from ggs.train import image_folder
 
         return image_folder.load(config, data, channels, device)
@@ -163,8 +166,7 @@ def _embedded() -> list[tuple[Tensor, Tensor]]:
 
 def _torchvision_set(config: TrainConfig, train: bool, fetch_to: Path | None = None) -> Any:
     """The part of the data set in ``data_dir``, or fetched from its home to another folder."""
-    from torchvision import datasets
-
+    datasets = require("torchvision.datasets", "train")
     try:
         kind = getattr(datasets, _CLASSES[config.data])
         return kind(str(fetch_to or config.data_dir), train=train, download=fetch_to is not None)

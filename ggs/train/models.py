@@ -4,12 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchvision.models.densenet import DenseNet
 
 from ggs.errors import ConfigurationError
+from ggs.extras import require
 from ggs.train import user_model
 from ggs.train.error_translation import is_out_of_memory
 from ggs.train.names import require_model
@@ -113,7 +112,8 @@ class CifarAlexNet(nn.Module):
 
 def cifar_densenet121(num_classes: int = 10, **options: Any) -> nn.Module:
     """DenseNet-121 (Huang et al., 2017) with a 3x3 first layer and no early pooling, for small images."""
-    model: nn.Module = DenseNet(32, (6, 12, 24, 16), 64, num_classes=num_classes, **options)
+    densenet = _torchvision_models().DenseNet
+    model: nn.Module = densenet(32, (6, 12, 24, 16), 64, num_classes=num_classes, **options)
     features = model.get_submodule("features")
     features.conv0 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
     nn.init.kaiming_normal_(features.conv0.weight)
@@ -130,7 +130,13 @@ _SMALL: dict[str, Callable[..., nn.Module]] = {
 
 def names() -> list[str]:
     """All names that need no colon, sorted."""
-    return sorted({*_OWN, *torchvision.models.list_models(module=torchvision.models)})
+    torchvision = _torchvision_models()
+    return sorted({*_OWN, *torchvision.list_models(module=torchvision)})
+
+
+def _torchvision_models() -> Any:
+    """torchvision.models, imported for who asks for one of them: that takes a second of a processor."""
+    return require("torchvision.models", "train")
 
 
 def input_channels(name: str, channels: int) -> int:
@@ -156,7 +162,7 @@ def build(
         builder, arguments = _SMALL[name], {"num_classes": num_classes}
     else:
         require_model(name, names())
-        builder = torchvision.models.get_model_builder(name)
+        builder = _torchvision_models().get_model_builder(name)
         arguments = {"num_classes": num_classes, **_torchvision_arguments(name, image_size)}
     try:
         return builder(**{**arguments, **options})
