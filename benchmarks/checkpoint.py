@@ -34,7 +34,7 @@ from ggs.train.arguments import build
 from ggs.train.checkpoint.checkpointer import Checkpointer
 from ggs.train.config import TrainConfig
 from ggs.train.images import DataSpec, TensorImages
-from ggs.train.loop import Plan, Trainer
+from ggs.train.loop import RunPlan, Trainer
 from ggs.train.optimizers import build_optimizer, distribute
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,7 +75,7 @@ def run(folder: Path, checkpoints: int, batch: int) -> dict[str, Any]:
     pixels = torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8, generator=numbers)
     labels = torch.randint(0, 10, (count,), generator=numbers)
     images = TensorImages(pixels, labels, config, spec, 3, torch.device("cpu"))
-    plan = Plan.of(config, len(images), WORKERS)
+    plan = RunPlan.of(config, len(images), WORKERS)
     torch.manual_seed(seeds.derive(0, seeds.WEIGHTS))
     model = models.build(config.model, 10, 3, 32, {})
     optimizer = distribute(config, build_optimizer(config, model.parameters()), model, 0, None)

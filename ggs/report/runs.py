@@ -81,9 +81,9 @@ class Run:
 
 def in_order(names: Iterator[str]) -> list[str]:
     """Phases once each: the known ones first, in the order of ``PHASES``."""
-    found = list(dict.fromkeys(names))
-    known = [name for name in PHASES if name in found]
-    return known + [name for name in found if name not in known]
+    unique = list(dict.fromkeys(names))
+    known = [name for name in PHASES if name in unique]
+    return known + [name for name in unique if name not in known]
 
 
 def letter(order: int) -> str:
@@ -167,8 +167,8 @@ def names(runs: Sequence[Run]) -> list[str]:
 
 def last(rows: Sequence[Row], name: str) -> Any:
     """The value called ``name`` of the latest row that has one; None where none has."""
-    found = [row for row in rows if row.get(name) is not None]
-    return max(found, key=lambda row: row["step"])[name] if found else None
+    measured = [row for row in rows if row.get(name) is not None]
+    return max(measured, key=lambda row: row["step"])[name] if measured else None
 
 
 def thinned(rows: Sequence[Row], name: str) -> list[Row]:
@@ -176,9 +176,9 @@ def thinned(rows: Sequence[Row], name: str) -> list[Row]:
 
     A mean over values of which one is not finite is NaN, so that a long record shows it too.
     """
-    found = [row for row in rows if row.get(name) is not None]
-    size = -(-len(found) // POINTS) or 1
-    groups = [found[start : start + size] for start in range(0, len(found), size)]
+    measured = [row for row in rows if row.get(name) is not None]
+    size = -(-len(measured) // POINTS) or 1
+    groups = [measured[start : start + size] for start in range(0, len(measured), size)]
     return [
         {**group[-1], name: math.fsum(row[name] for row in group) / len(group)} for group in groups
     ]

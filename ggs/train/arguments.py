@@ -22,6 +22,7 @@ from pydantic.fields import FieldInfo
 from ggs import plain_yaml
 from ggs.errors import ConfigurationError
 from ggs.plain_yaml import PlainLoader
+from ggs.text import shorten
 
 Model = TypeVar("Model", bound=BaseModel)
 Mark = TypeVar("Mark")
@@ -234,9 +235,8 @@ def _lines(model: type[BaseModel], error: ValidationError) -> list[str]:
         kind, _ = _plain_type(model.model_fields[name])
         if get_origin(kind) is Literal:
             near = suggestion(str(value), get_args(kind))
-        shown = str(value) if isinstance(value, str) else repr(value)
-        shown = shown if len(shown) <= 60 else shown[:57] + "..."
-        lines.append(f"{name}: {shown!s} is not allowed; give {allowed(model, name)}{near}")
+        shown = shorten(value if isinstance(value, str) else repr(value), 60)
+        lines.append(f"{name}: {shown} is not allowed; give {allowed(model, name)}{near}")
     return lines
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ggs.errors import ConfigurationError, DataError
 from ggs.extras import require
+from ggs.text import one_line
 from ggs.train.config import TrainConfig
 from ggs.train.images import DataSpec, ImageSet, TensorImages
 
@@ -60,14 +61,14 @@ def spec(config: TrainConfig) -> DataSpec:
         from ggs.train import image_folder
 
         return image_folder.spec(config)
-    found = _SPECS[config.data]
-    missing = [name for name in found.files if not (config.data_dir / name).is_file()]
+    known = _SPECS[config.data]
+    missing = [name for name in known.files if not (config.data_dir / name).is_file()]
     if missing and not config.download:
         raise ConfigurationError(
             f"data_dir: {config.data} is not in {config.data_dir} ({config.data_dir / missing[0]} is "
             "missing); give another --data-dir, or --download to fetch it"
         )
-    return DataSpec(**{**vars(found), "image_size": config.image_size or found.image_size})
+    return DataSpec(**{**vars(known), "image_size": config.image_size or known.image_size})
 
 
 def download(config: TrainConfig) -> None:
@@ -172,7 +173,7 @@ def _torchvision_set(config: TrainConfig, train: bool, fetch_to: Path | None = N
         return kind(str(fetch_to or config.data_dir), train=train, download=fetch_to is not None)
     except (OSError, RuntimeError, ValueError, EOFError, LookupError, AssertionError) as error:
         action = "download" if fetch_to else "read"
-        reason = " ".join(str(error).split()) or "damaged"
+        reason = one_line(error) if str(error) else "damaged"
         raise DataError(
             f"data: cannot {action} {config.data} in {config.data_dir}: {reason}"
         ) from None

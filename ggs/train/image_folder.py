@@ -19,6 +19,7 @@ from torchvision.transforms import functional
 
 from ggs.errors import ConfigurationError, DataError
 from ggs.launch.processes import die_with_parent
+from ggs.text import one_line
 from ggs.train.config import TrainConfig
 from ggs.train.images import DataSpec, ImageSet, Preparation, TensorImages
 from ggs.train.models import SMALL_IMAGE
@@ -75,8 +76,9 @@ def load(
         try:
             parts.append(ImageFolder(str(path)))
         except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise ConfigurationError(f"data_dir: {path} is no folder of images: {reason}") from None
+            raise ConfigurationError(
+                f"data_dir: {path} is no folder of images: {one_line(error)}"
+            ) from None
     train, test = parts
     if train.classes != test.classes:
         odd = sorted({*train.classes} ^ {*test.classes})[0]
@@ -183,8 +185,7 @@ def _open(path: str | Path) -> Image.Image:
     except DataError:
         raise
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"data: cannot decode {path}: {reason}") from None
+        raise DataError(f"data: cannot decode {path}: {one_line(error)}") from None
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

@@ -65,7 +65,7 @@ class LoopState:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """How long the run is, in steps."""
 
     steps: int
@@ -80,7 +80,7 @@ class Plan:
         return -(-self.steps // self.steps_per_epoch)
 
     @classmethod
-    def of(cls, config: TrainConfig, train_images: int, world_size: int) -> "Plan":
+    def of(cls, config: TrainConfig, train_images: int, world_size: int) -> "RunPlan":
         """The plan of ``config`` for so many images and workers."""
         per_epoch = train_images // (config.batch_size * config.accumulate * world_size)
         return cls(
@@ -108,7 +108,7 @@ class Trainer:
     def __init__(
         self,
         config: TrainConfig,
-        plan: Plan,
+        plan: RunPlan,
         model: nn.Module,
         optimizer: DistributedOptimizer,
         images: tuple[ImageSet, ImageSet],

@@ -153,11 +153,11 @@ def build(
     ``image_size`` that its signature names, see ``ggs.train.user_model``. Raises ConfigurationError for an
     unknown name and for options that the model does not take.
     """
-    found = {"num_classes": num_classes, "in_channels": in_channels, "image_size": image_size}
+    data = {"num_classes": num_classes, "in_channels": in_channels, "image_size": image_size}
     if ":" in name:
-        return user_model.build(name, found, options)
+        return user_model.build(name, data, options)
     if name in _OWN:
-        builder, arguments = _OWN[name], found
+        builder, arguments = _OWN[name], data
     elif name in _SMALL and image_size <= SMALL_IMAGE:
         builder, arguments = _SMALL[name], {"num_classes": num_classes}
     else:
@@ -176,7 +176,7 @@ def build(
         ) from None
 
 
-def needs_trial(name: str) -> bool:
+def needs_smoke_test(name: str) -> bool:
     """Whether ``check_images`` cannot tell: of one's own models, and of RegNets, which compute with
     tensors while they are built."""
     return ":" in name or name.startswith("regnet_")

@@ -21,6 +21,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from ggs.errors import CheckpointError, ConfigurationError
+from ggs.files import replacing
+from ggs.text import one_line
 from ggs.train.arguments import load_yaml
 from ggs.train.config import TrainConfig
 from ggs.train.records import EvaluationRow, Record, Summary, TrainingRow
@@ -103,13 +105,12 @@ class RunFolder:
             name: tensor.detach().cpu().contiguous().clone()
             for name, tensor in model.state_dict().items()
         }
-        temporary = self.path / (WEIGHTS + ".part")
         with self._writing():
             self._stay()
-            save_file(state, str(temporary))  # which makes it readable to its owner alone
-            with suppress(OSError):  # some storages know no modes
-                temporary.chmod(stat.S_IMODE((self.path / METRICS).stat().st_mode))
-            os.replace(temporary, self.path / WEIGHTS)
+            with replacing(self.path / WEIGHTS) as temporary:
+                save_file(state, str(temporary))  # which makes it readable to its owner alone
+                with suppress(OSError):  # some storages know no modes
+                    temporary.chmod(stat.S_IMODE((self.path / METRICS).stat().st_mode))
 
     def _stay(self) -> None:
         """Put the folder there again, with the record so far, if somebody has deleted or moved it.
@@ -135,7 +136,7 @@ class RunFolder:
         try:
             yield
         except (OSError, SafetensorError) as error:
-            reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
+            reason = getattr(error, "strerror", None) or one_line(error, 200)
             raise CheckpointError(
                 f"cannot write to the run's folder {self.path}: {reason}"
             ) from None
@@ -201,10 +202,8 @@ def _new_folder(config: TrainConfig) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old one or the new one, never half."""
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def _json(record: Record, indent: int | None = None) -> str:

@@ -20,15 +20,15 @@ from ggs.train.checkpoint.checkpointer import Checkpointer, resume
 from ggs.train.checkpoint.load import Loaded
 from ggs.train.config import TrainConfig
 from ggs.train.console import LogHandler, Reporter, log_shown
-from ggs.train.error_translation import told_in_one_line
+from ggs.train.error_translation import cluster_errors
 from ggs.train.evaluate import evaluate_replicas
 from ggs.train.images import DataSpec, ImageSet
 from ggs.train.kernels import compile_kernels
-from ggs.train.loop import Plan, Trainer
+from ggs.train.loop import RunPlan, Trainer
 from ggs.train.optimizers import build_optimizer, distribute
 from ggs.train.records import Summary
 from ggs.train.run_folder import RunFolder
-from ggs.train.smoke_test import try_out
+from ggs.train.smoke_test import run_smoke_test
 from ggs.train.summary import summarise
 
 
@@ -58,7 +58,7 @@ def main(config: TrainConfig) -> None:
     group = _join(config, device, local_size)
     if selects_here and local_rank != 0:
         compile_kernels(config.values)  # reads what the first worker has compiled
-    with told_in_one_line(config.collective_timeout):
+    with cluster_errors(config.collective_timeout):
         train(config, device, group)
         # A worker that hangs after its last exchange would be waited for without end.
         Collectives(group).all_reduce_max_(torch.zeros(1, dtype=torch.uint8, device=device))
@@ -118,7 +118,7 @@ def _train(
     channels = models.input_channels(config.model, spec.channels)
     images = images or load_images(config, spec, device)
     check_batch(config, len(images[0]), collectives.size)
-    plan = Plan.of(config, len(images[0]), collectives.size)
+    plan = RunPlan.of(config, len(images[0]), collectives.size)
     model = build_model(config, spec, channels, device)
     torch.manual_seed(seeds.derive(config.seed, seeds.MODEL, collectives.rank))
     optimizer = distribute(
@@ -224,8 +224,10 @@ def build_model(
     ).to(device)
     if config.channels_last:
         model = model.to(memory_format=torch.channels_last)
-    if models.needs_trial(config.model):
-        try_out(config, model, (channels, spec.image_size, spec.image_size), spec.num_classes)
+    if models.needs_smoke_test(config.model):
+        run_smoke_test(
+            config, model, (channels, spec.image_size, spec.image_size), spec.num_classes
+        )
     return model
 
 

@@ -136,10 +136,10 @@ class Checkpointer:
 
     def _abandoned(self, resumed: Loaded | None) -> list[Path]:
         """The checkpoints in the folder that are not of the course that this run is on."""
-        found = files.checkpoints(self._directory)
+        checkpoints = files.checkpoints(self._directory)
         if resumed is None or resumed.folder.parent.resolve() != self._directory.resolve():
-            return found
-        return [path for path in found if path.name > resumed.folder.name]
+            return checkpoints
+        return [path for path in checkpoints if path.name > resumed.folder.name]
 
     def _manifest(self) -> Manifest:
         trainer = self._trainer

@@ -18,8 +18,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +26,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ggs.errors import CheckpointError, ConfigurationError
+from ggs.files import replacing
 from ggs.text import one_line, shorten
 from ggs.train.checkpoint import state
 
@@ -151,29 +151,16 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 def write_state(path: Path, content: Any) -> FileRecord:
     """Write a state that ``state.to_cpu`` gave, whole or not at all. Raises OSError."""
-    with _replacing(path) as temporary:
+    with replacing(path, durable=True) as temporary:
         state.write(temporary, content)
     return record(path)
 
 
 def write_bytes(path: Path, content: bytes) -> FileRecord:
     """Write a file, whole or not at all. Raises OSError."""
-    with _replacing(path) as temporary:
+    with replacing(path, durable=True) as temporary:
         temporary.write_bytes(content)
     return FileRecord(size=len(content), sha256=hashlib.sha256(content).hexdigest())
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def sync_folder(folder: Path) -> None:

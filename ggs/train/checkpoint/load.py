@@ -132,9 +132,9 @@ def _share_residuals(
 ) -> None:
     try:
         residuals = [other["optimizer"]["ggs"]["residual"] for other in states]
-        own = state["optimizer"]["ggs"]
-        own["residual"] = resize.weighted_sum(residuals, weights)
-        own["residual_weight"] = sharing
-        own["exchange"] = {}  # it is about the old ranks and parts
+        ggs = state["optimizer"]["ggs"]
+        ggs["residual"] = resize.weighted_sum(residuals, weights)
+        ggs["residual_weight"] = sharing
+        ggs["exchange"] = {}  # it is about the old ranks and parts
     except (LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise CheckpointError(f"the optimizer's state is damaged: {error!r}") from None

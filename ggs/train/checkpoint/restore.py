@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ggs.errors import CheckpointError
 from ggs.optim.base import DistributedOptimizer
+from ggs.text import one_line
 from ggs.train import seeds
 from ggs.train.checkpoint import rng
 from ggs.train.checkpoint.load import Loaded
@@ -70,9 +71,8 @@ def restore(trainer: Trainer, loaded: Loaded) -> str:
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         if isinstance(error, CheckpointError):
             raise
-        reason = " ".join(str(error).split())[:300]
         raise CheckpointError(
-            f"{loaded.folder} does not fit: {type(error).__name__}: {reason}"
+            f"{loaded.folder} does not fit: {type(error).__name__}: {one_line(error)}"
         ) from error
     for _, parameter in trainer.optimizer.shared:
         trainer.collectives.broadcast_(parameter)
@@ -119,9 +119,9 @@ def _adapt(trainer: Trainer, loaded: Loaded) -> str:
         scheduler["last_epoch"] = round(
             scheduler["last_epoch"] * plan.steps_per_epoch / manifest.steps_per_epoch
         )
-    own = loaded.state["optimizer"]["ggs"]
+    ggs = loaded.state["optimizer"]["ggs"]
     if manifest.density_warmup and plan.density_warmup:
-        own["step"] = round(own["step"] * plan.density_warmup / manifest.density_warmup)
+        ggs["step"] = round(ggs["step"] * plan.density_warmup / manifest.density_warmup)
     return (
         f"{old} -> {new} workers: residuals shared out so that no update is lost; each worker takes the "
         "optimizer state and batch-norm layers of the old worker whose share it takes most of; "

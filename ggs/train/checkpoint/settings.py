@@ -27,9 +27,9 @@ def difference(stored: Mapping[str, Any], config: TrainConfig) -> str:
 
 def require_same_run(stored: Mapping[str, Any], config: TrainConfig, where: str) -> None:
     """Raise ConfigurationError where a checkpoint's settings are another run's."""
-    if found := difference(stored, config):
+    if changed := difference(stored, config):
         raise ConfigurationError(
-            f"{where} is of another run: {found}; give another --checkpoint-dir, or "
+            f"{where} is of another run: {changed}; give another --checkpoint-dir, or "
             "--overwrite to start over"
         )
 

@@ -54,7 +54,7 @@ def run(rank: int, size: int, config: TrainConfig) -> dict[str, Any]:
     return summary
 
 
-def told(rank: int, size: int, config: TrainConfig) -> str:
+def stderr_of(rank: int, size: int, config: TrainConfig) -> str:
     """What a worker's training says on stderr."""
     with contextlib.redirect_stderr(io.StringIO()) as said:
         run(rank, size, config)
@@ -264,7 +264,7 @@ def test_all_workers_use_the_newest_that_each_can_read(workers: WorkerPool, tmp_
     damage(newest / "rank-00001.pt")  # rank 0 would not notice
     for path in (newest, second):
         (path / "mark").touch()
-    first, other = workers.run(2, told, config)
+    first, other = workers.run(2, stderr_of, config)
     assert f"warning: {newest} is not used: rank 1: " in first
     assert other == ""  # a person reads one log of all
     assert weights(tmp_path) == expected
@@ -511,7 +511,7 @@ def test_nodes_of_another_shape_lose_no_update(workers: WorkerPool, tmp_path: Pa
         only(tmp_path / "pairs", 3, resumed)
         config = in_nodes(resumed, workers_per_node)
         check(config)
-        assert workers.run(4, told, config)[0].endswith(
+        assert workers.run(4, stderr_of, config)[0].endswith(
             f"ggs: warning: 2 -> {workers_per_node} workers that share a residual: shared out so that "
             "no update is lost\n"
         )
