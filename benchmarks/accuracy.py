@@ -37,13 +37,13 @@ from pydantic import TypeAdapter, ValidationError
 from ggs import __version__
 from ggs.dist import lockstep
 from ggs.errors import GGSError
+from ggs.train import data
 from ggs.train.arguments import build
 from ggs.train.check import check
 from ggs.train.config import TrainConfig
-from ggs.train.data import spec
 from ggs.train.duration import DurationField
 from ggs.train.images import ImageSet
-from ggs.train.worker import load_images, pick_device, train
+from ggs.train.worker import pick_device, train
 
 LEARNING_RATES = {"adam": 1e-3, "amsgrad": 1e-3, "rmsprop": 1e-3, "adagrad": 1e-2, "sgd": 0.05}
 """The same for every method. sgd has a momentum of 0.9."""
@@ -182,7 +182,7 @@ def _images(settings: str, device: torch.device) -> tuple[ImageSet, ImageSet]:
 @functools.lru_cache(maxsize=1)
 def _load_images(settings: str, device: torch.device) -> tuple[ImageSet, ImageSet]:
     config = build(TrainConfig, json.loads(settings))
-    return load_images(config, spec(config), device)
+    return data.load(config, data.spec(config), device)
 
 
 def study(runs: Sequence[Run], arguments: argparse.Namespace) -> int:

@@ -74,7 +74,7 @@ def run(folder: Path, checkpoints: int, batch: int) -> dict[str, Any]:
     numbers = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8, generator=numbers)
     labels = torch.randint(0, 10, (count,), generator=numbers)
-    images = TensorImages(pixels, labels, config, spec, 3, torch.device("cpu"))
+    images = TensorImages(pixels, labels, config, spec, torch.device("cpu"))
     plan = RunPlan.of(config, len(images), WORKERS)
     torch.manual_seed(seeds.derive(0, seeds.WEIGHTS))
     model = models.build(config.model, 10, 3, 32, {})

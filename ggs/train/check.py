@@ -84,7 +84,6 @@ def check_batch(config: TrainConfig, train_images: int | None, world_size: int) 
 def _parameters_without_storage(config: TrainConfig, spec: DataSpec) -> list[torch.nn.Parameter]:
     """The model's parameters on the ``meta`` device; a stand-in for a model of the user's own, whose
     code may not run there."""
-    channels = models.input_channels(config.model, spec.channels)
     stand_in = [torch.nn.Parameter(torch.empty(2, 2))]
     if ":" in config.model:
         user_model.builder(config.model)
@@ -92,10 +91,12 @@ def _parameters_without_storage(config: TrainConfig, spec: DataSpec) -> list[tor
     try:
         with torch.device("meta"):
             model = models.build(
-                config.model, spec.num_classes, channels, spec.image_size, config.model_options
+                config.model, spec.num_classes, spec.channels, spec.image_size, config.model_options
             )
     except NotImplementedError:  # the RegNets compute with tensors while they are built
         return stand_in
     batch = min(2, config.batch_size)
-    models.check_images(config.model, model, channels, spec.image_size, spec.num_classes, batch)
+    models.check_images(
+        config.model, model, spec.channels, spec.image_size, spec.num_classes, batch
+    )
     return list(model.parameters())

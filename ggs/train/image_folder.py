@@ -67,9 +67,7 @@ def _subfolders(folder: Path) -> list[str]:
         raise DataError(f"data_dir: cannot read {folder}: {error.strerror}") from None
 
 
-def load(
-    config: TrainConfig, data: DataSpec, channels: int, device: torch.device
-) -> tuple[ImageSet, ImageSet]:
+def load(config: TrainConfig, data: DataSpec, device: torch.device) -> tuple[ImageSet, ImageSet]:
     """Training and test images of ``config.data_dir``. Raises ConfigurationError and DataError."""
     parts = []
     for path in folders(config.data_dir):
@@ -86,11 +84,11 @@ def load(
             f"data_dir: class {odd!r} is not in both {train.root} and {test.root}"
         )
     if config.in_memory:
-        kept = [_decode_all(part, config, data, channels, device) for part in parts]
+        kept = [_decode_all(part, config, data, device) for part in parts]
         return kept[0], kept[1]
     return (
-        FolderImages(train, config, data, channels, device),
-        FolderImages(test, config, data, channels, device),
+        FolderImages(train, config, data, device),
+        FolderImages(test, config, data, device),
     )
 
 
@@ -102,11 +100,10 @@ class FolderImages:
         folder: ImageFolder,
         config: TrainConfig,
         data: DataSpec,
-        channels: int,
         device: torch.device,
     ) -> None:
         self._folder, self._config, self._data = folder, config, data
-        self._prepare = Preparation(data, channels, device, config.channels_last)
+        self._prepare = Preparation(data, device, config.channels_last)
         self._device = device
 
     def __len__(self) -> int:
@@ -233,7 +230,7 @@ def _augmented(image: Image.Image, size: int) -> Image.Image:
 
 
 def _decode_all(
-    folder: ImageFolder, config: TrainConfig, data: DataSpec, channels: int, device: torch.device
+    folder: ImageFolder, config: TrainConfig, data: DataSpec, device: torch.device
 ) -> TensorImages:
     size = data.image_size
     images = np.empty((len(folder), 3, size, size), np.uint8)
@@ -246,5 +243,5 @@ def _decode_all(
         for _ in pool.map(decode, range(len(folder)), chunksize=64):
             pass
     return TensorImages(
-        torch.from_numpy(images), torch.tensor(folder.targets), config, data, channels, device
+        torch.from_numpy(images), torch.tensor(folder.targets), config, data, device
     )

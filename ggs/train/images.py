@@ -21,6 +21,7 @@ class DataSpec:
     """What a data set looks like, before it is read."""
 
     channels: int
+    """That the model is fed, of which images with one are copies."""
     image_size: int
     num_classes: int
     mean: tuple[float, ...]
@@ -56,12 +57,11 @@ class TensorImages:
         labels: Tensor,
         config: TrainConfig,
         data: DataSpec,
-        channels: int,
         device: torch.device,
     ) -> None:
         self._labels = labels.long().to(device)
         self._images = images.to(device) if images.nbytes <= DEVICE_LIMIT else images
-        self._prepare = Preparation(data, channels, device, config.channels_last)
+        self._prepare = Preparation(data, device, config.channels_last)
         self._seed, self._augment, self._mirror = config.seed, config.augment, data.mirror
 
     def __len__(self) -> int:
@@ -86,12 +86,10 @@ class TensorImages:
 class Preparation:
     """uint8 images to what the model sees: float32, normalised, scaled, with the right channels."""
 
-    def __init__(
-        self, data: DataSpec, channels: int, device: torch.device, channels_last: bool
-    ) -> None:
+    def __init__(self, data: DataSpec, device: torch.device, channels_last: bool) -> None:
         self._mean = torch.tensor(data.mean, device=device).view(1, -1, 1, 1)
         self._std = torch.tensor(data.std, device=device).view(1, -1, 1, 1)
-        self._size, self._channels, self._device = data.image_size, channels, device
+        self._size, self._channels, self._device = data.image_size, data.channels, device
         self._format = torch.channels_last if channels_last else torch.contiguous_format
 
     def __call__(self, images: Tensor) -> Tensor:

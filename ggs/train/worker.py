@@ -88,7 +88,7 @@ def train(
         config: the run.
         device: this worker's.
         group: the workers; None for the default group, or for one worker where there is none.
-        images: the training and test images where they are loaded already; see ``load_images``.
+        images: the training and test images where they are loaded already; see ``data.load``.
     """
     if isinstance(group, lockstep.Worker) and config.checkpoint_dir is not None:
         raise ConfigurationError(
@@ -115,11 +115,10 @@ def _train(
     log: LogHandler | None,
 ) -> Summary:
     spec = data.spec(config)
-    channels = models.input_channels(config.model, spec.channels)
-    images = images or load_images(config, spec, device)
+    images = images or data.load(config, spec, device)
     check_batch(config, len(images[0]), collectives.size)
     plan = RunPlan.of(config, len(images[0]), collectives.size)
-    model = build_model(config, spec, channels, device)
+    model = build_model(config, spec, device)
     torch.manual_seed(seeds.derive(config.seed, seeds.MODEL, collectives.rank))
     optimizer = distribute(
         config, build_optimizer(config, model.parameters()), model, plan.density_warmup, group
@@ -158,13 +157,6 @@ def _train(
         if trainer.events:
             trainer.events.close()
     return summary
-
-
-def load_images(
-    config: TrainConfig, spec: DataSpec, device: torch.device
-) -> tuple[ImageSet, ImageSet]:
-    """The training and the test images of ``config``. Raises DataError."""
-    return data.load(config, spec, models.input_channels(config.model, spec.channels), device)
 
 
 def _open_results(trainer: Trainer, resumed: Loaded | None, ended: bool, log: LogHandler) -> None:
@@ -214,19 +206,17 @@ def _join(config: TrainConfig, device: torch.device, local_size: int) -> Process
     return group
 
 
-def build_model(
-    config: TrainConfig, spec: DataSpec, channels: int, device: torch.device
-) -> nn.Module:
+def build_model(config: TrainConfig, spec: DataSpec, device: torch.device) -> nn.Module:
     """The model of ``config`` as every worker starts with it, on its device."""
     torch.manual_seed(seeds.derive(config.seed, seeds.WEIGHTS))
     model = models.build(
-        config.model, spec.num_classes, channels, spec.image_size, config.model_options
+        config.model, spec.num_classes, spec.channels, spec.image_size, config.model_options
     ).to(device)
     if config.channels_last:
         model = model.to(memory_format=torch.channels_last)
     if models.needs_smoke_test(config.model):
         run_smoke_test(
-            config, model, (channels, spec.image_size, spec.image_size), spec.num_classes
+            config, model, (spec.channels, spec.image_size, spec.image_size), spec.num_classes
         )
     return model
 

@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -31,7 +32,7 @@ SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 def load(channels: int = 1, **settings: object) -> tuple[ImageSet, ImageSet]:
     config = TrainConfig.model_validate(settings)
-    return data.load(config, data.spec(config), channels, CPU)
+    return data.load(config, replace(data.spec(config), channels=channels), CPU)
 
 
 def collect(

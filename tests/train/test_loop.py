@@ -83,7 +83,7 @@ def test_the_saved_model_scores_what_the_summary_says(tmp_path: Path) -> None:
     summary = train(config, CPU, None)
     model = models.build("lenet5", 10, 1, 28, {})
     model.load_state_dict(weights(tmp_path))
-    _, test = load(config, spec(config), 1, CPU)
+    _, test = load(config, spec(config), CPU)
     correct = 0
     with torch.no_grad():
         for images, labels in test.batches(torch.arange(1000), 100, None):

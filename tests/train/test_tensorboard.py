@@ -15,10 +15,10 @@ import torch
 from ggs.dist.clock import Clock, Phase
 from ggs.train.arguments import build
 from ggs.train.config import TrainConfig
-from ggs.train.data import spec
+from ggs.train.data import load, spec
 from ggs.train.images import ImageSet
 from ggs.train.loop import Trainer
-from ggs.train.worker import load_images, train
+from ggs.train.worker import train
 from tests.worker_pool import WorkerPool
 
 pytest.importorskip("tensorboard")
@@ -162,7 +162,7 @@ class SlowToLoad:
 
 def test_the_time_that_batches_take_is_a_part_of_the_step(tmp_path: Path) -> None:
     config = config_for(tmp_path, steps=5, accumulate=2, log_every=1, batch_size=1000)
-    images, test = load_images(config, spec(config), CPU)  # two steps an epoch
+    images, test = load(config, spec(config), CPU)  # two steps an epoch
     train(config, CPU, None, (SlowToLoad(images), test))
     log = rows(tmp_path, "train")
     assert all(row["step_seconds"]["loading"] >= 0.4 for row in log)

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -183,3 +184,14 @@ def test_a_folder_that_cannot_be_read_is_not_an_empty_one(
     (folder / files.MANIFEST).symlink_to(files.MANIFEST)  # ELOOP: an error that is not "absent"
     with pytest.raises(CheckpointError, match=r"none of the 1 checkpoints .*symbolic link"):
         train(config, CPU, None)
+
+
+def test_whatever_keeps_a_worker_from_writing_is_told_as_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not only what a storage says: the other workers wait for what this one has to say."""
+    monkeypatch.setattr(files, "write_state", mock.Mock(side_effect=ValueError("odd")))
+    train(config_for(tmp_path, steps=2), CPU, None)
+    said = capsys.readouterr().out
+    assert said.count("ggs: warning: rank 0 cannot write to ") == 2
+    assert said.count(".partial: odd; training goes on\n") == 2
