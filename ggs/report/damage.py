@@ -32,31 +32,31 @@ _ROW: TypeAdapter[TrainingRow | EvaluationRow] = TypeAdapter(
 _SUMMARY = TypeAdapter(Summary)
 
 
-def read_row(text: bytes, place: str) -> TrainingRow | EvaluationRow:
-    """One line of ``metrics.jsonl``. Raises DataError, which names ``place``."""
+def read_row(text: bytes, where: str) -> TrainingRow | EvaluationRow:
+    """One line of ``metrics.jsonl``. Raises DataError, which says ``where``."""
     try:
         return _ROW.validate_json(text)
     except ValidationError as error:
-        raise _damaged(place, error) from None
+        raise _damaged(where, error) from None
 
 
-def read_summary(text: bytes, place: str) -> Summary:
-    """The content of ``summary.json``. Raises DataError, which names ``place``."""
+def read_summary(text: bytes, where: str) -> Summary:
+    """The content of ``summary.json``. Raises DataError, which says ``where``."""
     try:
         return _SUMMARY.validate_json(text)
     except ValidationError as error:
-        raise _damaged(place, error) from None
+        raise _damaged(where, error) from None
 
 
-def check_settings(values: dict[str, Any], place: str) -> None:
-    """Raise DataError, which names ``place``, for settings that tell no run."""
+def check_settings(values: dict[str, Any], where: str) -> None:
+    """Raise DataError, which says ``where``, for settings that tell no run."""
     try:
         _Settings.model_validate(values)
     except ValidationError as error:
-        raise _damaged(place, error) from None
+        raise _damaged(where, error) from None
 
 
-def _damaged(place: str, error: ValidationError) -> DataError:
+def _damaged(where: str, error: ValidationError) -> DataError:
     first = error.errors(include_url=False, include_context=False)[0]
     name = ".".join(str(part) for part in first["loc"] if part not in ("train", "evaluation"))[:60]
     if first["type"] == "missing":
@@ -67,7 +67,7 @@ def _damaged(place: str, error: ValidationError) -> DataError:
         problem = f"{name} is {_shown(first['input'])}: {first['msg'].lower()}"
     else:
         problem = first["msg"][:1].lower() + first["msg"][1:]
-    return DataError(f"{place} is damaged, or of another version of ggs: {problem}; {_WAY_OUT}")
+    return DataError(f"{where} is damaged, or of another version of ggs: {problem}; {_WAY_OUT}")
 
 
 def _shown(value: Any) -> str:

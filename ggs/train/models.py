@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from ggs.errors import ConfigurationError
 from ggs.extras import require
+from ggs.text import shorten
 from ggs.train import user_model
 from ggs.train.error_translation import is_out_of_memory
 from ggs.train.names import require_model
@@ -214,7 +215,7 @@ def check_images(
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    return shorten(str(error).splitlines()[0], 200) if str(error) else type(error).__name__
 
 
 def logits(output: Any) -> Tensor:

@@ -87,7 +87,7 @@ class RunFolder:
 
     def close(self) -> None:
         """Close ``metrics.jsonl``; harmless when it is closed already, or its disk is full."""
-        with suppress(OSError):  # every line has been flushed, or its failure told
+        with suppress(OSError):  # every line has been flushed, or its failure raised
             self._metrics.close()
 
     def finish(self, summary: Summary) -> None:

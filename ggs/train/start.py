@@ -19,7 +19,7 @@ def start(argv: Sequence[str], prog: str = "ggs train") -> int:
 
         print(describe(dry_run(config)))
         return exit_codes.SUCCESS
-    from ggs.train import worker  # after the checks: a wrong setting is told without the wait
+    from ggs.train import worker  # after the checks: a wrong setting is reported without the wait
 
     return launcher.start(launch_options(config), worker.main, (config,))
 

@@ -87,7 +87,7 @@ def user_errors(what: str, way_out: str = "") -> Iterator[None]:
 
 
 def _location(trace: TracebackType | None) -> str:
-    """`` in FILE, line N``: the last place that is neither ours, nor Python's, nor an installed package."""
+    """`` in FILE, line N``: the last line that is neither ours, nor Python's, nor an installed package."""
     location = ""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename

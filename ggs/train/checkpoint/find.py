@@ -53,7 +53,7 @@ def _is_done(newest: Path) -> bool:
 
 
 def _settings(paths: list[Path]) -> tuple[Path, dict[str, object]] | None:
-    """The newest readable manifest's settings; damaged ones are told of when they are tried."""
+    """The newest readable manifest's settings; damaged ones are reported when they are tried."""
     for path in paths:
         try:
             return path, files.read_manifest(path).settings
