@@ -37,12 +37,13 @@ from pydantic import TypeAdapter, ValidationError
 from ggs import __version__
 from ggs.dist import lockstep
 from ggs.errors import GGSError
+from ggs.train import data
 from ggs.train.arguments import build
 from ggs.train.check import check
 from ggs.train.config import TrainConfig
-from ggs.train.data import ImageSet
 from ggs.train.duration import DurationField
-from ggs.train.worker import load_images, pick_device, train
+from ggs.train.images import ImageSet
+from ggs.train.worker import pick_device, train
 
 LEARNING_RATES = {"adam": 1e-3, "amsgrad": 1e-3, "rmsprop": 1e-3, "adagrad": 1e-2, "sgd": 0.05}
 """The same for every method. sgd has a momentum of 0.9."""
@@ -180,7 +181,8 @@ def _images(settings: str, device: torch.device) -> tuple[ImageSet, ImageSet]:
 
 @functools.lru_cache(maxsize=1)
 def _load_images(settings: str, device: torch.device) -> tuple[ImageSet, ImageSet]:
-    return load_images(build(TrainConfig, json.loads(settings)), device)
+    config = build(TrainConfig, json.loads(settings))
+    return data.load(config, data.spec(config), device)
 
 
 def study(runs: Sequence[Run], arguments: argparse.Namespace) -> int:

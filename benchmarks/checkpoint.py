@@ -33,8 +33,8 @@ from ggs.train import models, seeds
 from ggs.train.arguments import build
 from ggs.train.checkpoint.checkpointer import Checkpointer
 from ggs.train.config import TrainConfig
-from ggs.train.data import DataSpec, TensorImages
-from ggs.train.loop import Plan, Trainer
+from ggs.train.images import DataSpec, TensorImages
+from ggs.train.loop import RunPlan, Trainer
 from ggs.train.optimizers import build_optimizer, distribute
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -74,8 +74,8 @@ def run(folder: Path, checkpoints: int, batch: int) -> dict[str, Any]:
     numbers = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8, generator=numbers)
     labels = torch.randint(0, 10, (count,), generator=numbers)
-    images = TensorImages(pixels, labels, config, spec, 3, torch.device("cpu"))
-    plan = Plan.of(config, len(images), WORKERS)
+    images = TensorImages(pixels, labels, config, spec, torch.device("cpu"))
+    plan = RunPlan.of(config, len(images), WORKERS)
     torch.manual_seed(seeds.derive(0, seeds.WEIGHTS))
     model = models.build(config.model, 10, 3, 32, {})
     optimizer = distribute(config, build_optimizer(config, model.parameters()), model, 0, None)
@@ -84,7 +84,8 @@ def run(folder: Path, checkpoints: int, batch: int) -> dict[str, Any]:
     )
     group = dist.new_group(backend="gloo")
     assert isinstance(group, dist.ProcessGroup)
-    checkpointer = trainer.checkpointer = Timed(folder, trainer, group)
+    checkpointer = Timed(folder, trainer, group)
+    trainer.after_step = checkpointer.after_step
     trainer.run()
     checkpointer.finish()
     started = time.perf_counter()

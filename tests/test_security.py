@@ -52,7 +52,7 @@ class Bomb:
 
 
 @pytest.mark.parametrize("kind", ["pickle", "torch"])
-@pytest.mark.parametrize("name", ["rank-00000.safetensors", "replicated.safetensors"])
+@pytest.mark.parametrize("name", ["rank-00000.pt", "replicated.pt"])
 def test_a_pickle_in_a_checkpoint_is_refused_and_not_run(
     tmp_path: Path, kind: str, name: str
 ) -> None:

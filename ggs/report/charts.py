@@ -207,17 +207,17 @@ def _ends(rows: Sequence[Row], across: _Scale, up: _Scale) -> list[Row]:
     """Each run's last point, with the pixels that its letter is moved so that it covers no other."""
     last = {row["run"]: row for row in rows if row[up.axis.field] is not None}
     ends = sorted(last.values(), key=lambda row: across.share(row[across.axis.field]))
-    found, group = [], list[Row]()
+    moved_ends, group = [], list[Row]()
     for number, row in enumerate(ends, 1):
         group.append(row)
         here = across.share(row[across.axis.field])
         if number == len(ends) or across.share(ends[number][across.axis.field]) - here > 0.06:
             group.sort(key=lambda row: -up.share(row[up.axis.field]))
             wanted = [HEIGHT * (1 - up.share(row[up.axis.field])) for row in group]
-            for row, place, moved in zip(group, wanted, apart(wanted), strict=True):
-                found.append({**row, "dy": round(moved - place, 1)})
+            for row, height, moved in zip(group, wanted, apart(wanted), strict=True):
+                moved_ends.append({**row, "dy": round(moved - height, 1)})
             group = []
-    return found
+    return moved_ends
 
 
 def apart(wanted: Sequence[float]) -> list[float]:
@@ -226,9 +226,9 @@ def apart(wanted: Sequence[float]) -> list[float]:
     Letters that would touch are a block, in the middle of where its letters want to be.
     """
     gap = min(_LETTER, HEIGHT / len(wanted))
-    blocks: list[list[float]] = []  # of a letter's place less those of the letters before it
-    for number, place in enumerate(wanted):
-        blocks.append([place - gap * number])
+    blocks: list[list[float]] = []  # of a letter's height less those of the letters before it
+    for number, height in enumerate(wanted):
+        blocks.append([height - gap * number])
         while len(blocks) > 1 and _mean(blocks[-1]) < _mean(blocks[-2]):
             touching = blocks.pop()
             blocks[-1] += touching

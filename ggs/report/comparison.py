@@ -52,14 +52,14 @@ def comparable(run: Run, base: Run) -> bool:
 
 def notices(runs: Sequence[Run]) -> list[str]:
     """What a reader must know before the figures, a sentence or two each."""
-    found = []
+    sentences = []
     unlike = [
         f"in {condition.name}: {_list(values)}"
         for condition in _CONDITIONS
         if _differ(values := [condition.of(run) for run in runs])
     ]
     if unlike:
-        found.append(
+        sentences.append(
             f"These runs differ {'; and '.join(unlike)}. Where they do, their top-1 cannot be compared."
             if len(runs) > 2
             else f"These runs differ {'; and '.join(unlike)}. Their top-1 cannot be compared."
@@ -67,10 +67,10 @@ def notices(runs: Sequence[Run]) -> list[str]:
     unfinished = [letter(order) for order, run in enumerate(runs) if run.summary is None]
     if unfinished and len(runs) > 1:
         plural = len(unfinished) > 1
-        found.append(
+        sentences.append(
             f"{_list(unfinished)} {'have' if plural else 'has'} not finished: the figures are those so far."
         )
-    return found
+    return sentences
 
 
 def against(runs: Sequence[Run]) -> str:
@@ -101,19 +101,19 @@ class Names:
 def settings(runs: Sequence[Run]) -> Names:
     """Sort the settings of ``runs``. One that applies to none of them is left out."""
     known = dict.fromkeys(name for run in runs for name in run.config)
-    found = Names([], [], [])
+    names = Names([], [], [])
     for name in known:
         concerned = [run for run in runs if applies(name, run)]
         if name in _OF_NO_INTEREST or not concerned:
             continue
         values = [run.config.get(name) for run in concerned]
         if any(value != values[0] for value in values):
-            found.differ.append(name)
+            names.differ.append(name)
         elif len(concerned) < len(runs):
-            found.sparse.append(name)
+            names.sparse.append(name)
         else:
-            found.same.append(name)
-    return found
+            names.same.append(name)
+    return names
 
 
 def applies(name: str, run: Run) -> bool:

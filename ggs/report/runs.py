@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ggs.errors import ConfigurationError, DataError
-from ggs.report.record import Summary, check_settings, read_line, read_summary
+from ggs.report.damage import check_settings, read_row, read_summary
 from ggs.train.arguments import load_yaml
+from ggs.train.records import Summary
 
 POINTS = 800
 """Points that a curve has at most; longer ones are drawn through means of neighbours."""
@@ -28,9 +29,9 @@ class Run:
     path: Path
     config: Mapping[str, Any]
     training: Sequence[Row]
-    """The "train" lines of ``metrics.jsonl``: every field of :class:`ggs.report.record.Training`."""
+    """The "train" lines of ``metrics.jsonl``: every field of :class:`ggs.train.records.TrainingRow`."""
     evaluations: Sequence[Row]
-    """Its "evaluation" lines, as :class:`ggs.report.record.Evaluation`."""
+    """Its "evaluation" lines, as :class:`ggs.train.records.EvaluationRow`."""
     summary: Summary | None
     """None while the run has not finished."""
 
@@ -80,9 +81,9 @@ class Run:
 
 def in_order(names: Iterator[str]) -> list[str]:
     """Phases once each: the known ones first, in the order of ``PHASES``."""
-    found = list(dict.fromkeys(names))
-    known = [name for name in PHASES if name in found]
-    return known + [name for name in found if name not in known]
+    unique = list(dict.fromkeys(names))
+    known = [name for name in PHASES if name in unique]
+    return known + [name for name in unique if name not in known]
 
 
 def letter(order: int) -> str:
@@ -151,7 +152,7 @@ def _rows(path: Path) -> Iterator[Row]:
     """The record's rows; a last line without its end belongs to a run that is being written."""
     *lines, _ = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
-        yield read_line(line, f"line {number} of {path}").model_dump()
+        yield vars(read_row(line, f"line {number} of {path}"))
 
 
 def names(runs: Sequence[Run]) -> list[str]:
@@ -166,8 +167,8 @@ def names(runs: Sequence[Run]) -> list[str]:
 
 def last(rows: Sequence[Row], name: str) -> Any:
     """The value called ``name`` of the latest row that has one; None where none has."""
-    found = [row for row in rows if row.get(name) is not None]
-    return max(found, key=lambda row: row["step"])[name] if found else None
+    measured = [row for row in rows if row.get(name) is not None]
+    return max(measured, key=lambda row: row["step"])[name] if measured else None
 
 
 def thinned(rows: Sequence[Row], name: str) -> list[Row]:
@@ -175,9 +176,9 @@ def thinned(rows: Sequence[Row], name: str) -> list[Row]:
 
     A mean over values of which one is not finite is NaN, so that a long record shows it too.
     """
-    found = [row for row in rows if row.get(name) is not None]
-    size = -(-len(found) // POINTS) or 1
-    groups = [found[start : start + size] for start in range(0, len(found), size)]
+    measured = [row for row in rows if row.get(name) is not None]
+    size = -(-len(measured) // POINTS) or 1
+    groups = [measured[start : start + size] for start in range(0, len(measured), size)]
     return [
         {**group[-1], name: math.fsum(row[name] for row in group) / len(group)} for group in groups
     ]

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ggs.report import comparison
-from ggs.report.record import Summary
 from ggs.report.runs import Run, in_order, last, letter
 from ggs.train.console import duration, size
+from ggs.train.records import Summary
 
 _ENVIRONMENT: dict[str, Callable[[Summary], Any]] = {
     "device": lambda summary: summary.device,

@@ -1,8 +1,8 @@
 """One pydantic model, three ways to read it: a YAML file, command-line flags, a help page.
 
 The model is the only place where a setting's name, type, default, unit and limits are written. Flags
-are the field names with dashes; the help page is grouped by the ``group`` of each field; every wrong
-name or value becomes a one-line :class:`ggs.errors.ConfigurationError`.
+are the field names with dashes; the help page has a heading at each field marked as a ``Group``; every
+wrong name or value becomes a one-line :class:`ggs.errors.ConfigurationError`.
 """
 
 import argparse
@@ -10,8 +10,9 @@ import difflib
 import types
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
 import yaml
 from annotated_types import Ge, Gt, Le, Lt
@@ -21,11 +22,28 @@ from pydantic.fields import FieldInfo
 from ggs import plain_yaml
 from ggs.errors import ConfigurationError
 from ggs.plain_yaml import PlainLoader
+from ggs.text import shorten
 
 Model = TypeVar("Model", bound=BaseModel)
+Mark = TypeVar("Mark")
 
 YAML_LIMIT = 1 << 18
 """Bytes. A configuration has a few dozen lines; what is larger is something else."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Marks the field that begins a group of settings; those after it belong to it too."""
+
+    title: str
+
+
+@dataclass(frozen=True)
+class Metavar:
+    """Marks a field whose value the help page calls so."""
+
+    text: str
+
 
 _HELP = "ggs train --help lists every setting"
 
@@ -140,22 +158,27 @@ def _parser(model: type[BaseModel], prog: str, description: str) -> argparse.Arg
     parser.add_argument(
         "--config", metavar="FILE", help="YAML file of NAME: VALUE lines, names as below; flags win"
     )
-    groups: dict[str, Any] = {}
+    group: argparse._ArgumentGroup | _Parser = parser
     for name, field in model.model_fields.items():
-        extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-        title = str(extra.get("group", "other"))
-        if title not in groups:
-            groups[title] = parser.add_argument_group(title)
+        if begun := mark(field, Group):
+            group = parser.add_argument_group(begun.title)
         flag = "--" + name.replace("_", "-")
-        text = f"{field.description} [{_shown(field.default)}]".replace("%", "%%")
+        text = f"{_description(field)} [{_shown(field.default)}]".replace("%", "%%")
         if field.annotation is bool:
-            groups[title].add_argument(
-                flag, dest=name, action=argparse.BooleanOptionalAction, help=text
-            )
+            group.add_argument(flag, dest=name, action=argparse.BooleanOptionalAction, help=text)
         else:
-            metavar = str(extra.get("metavar") or _metavar(field))
-            groups[title].add_argument(flag, dest=name, metavar=metavar, help=text)
+            group.add_argument(flag, dest=name, metavar=_metavar(field), help=text)
     return parser
+
+
+def mark(field: FieldInfo, kind: type[Mark]) -> Mark | None:
+    """What of this kind the field is marked with, as ``Annotated[int, mark]``."""
+    return next((item for item in field.metadata if isinstance(item, kind)), None)
+
+
+def _description(field: FieldInfo) -> str:
+    """On one line, however its docstring is wrapped."""
+    return " ".join((field.description or "").split())
 
 
 def _shown(default: Any) -> str:
@@ -167,17 +190,21 @@ def _plain_type(field: FieldInfo) -> tuple[Any, bool]:
     annotation = field.annotation
     if get_origin(annotation) in (Union, types.UnionType):
         inner = [part for part in get_args(annotation) if part is not type(None)]
-        return inner[0], len(inner) < len(get_args(annotation))
+        kind = get_args(inner[0])[0] if get_origin(inner[0]) is Annotated else inner[0]
+        return kind, len(inner) < len(get_args(annotation))
     return annotation, False
 
 
 def _metavar(field: FieldInfo) -> str:
     kind, _ = _plain_type(field)
+    if marked := mark(field, Metavar):
+        return marked.text
     if get_origin(kind) is Literal:
         return "|".join(get_args(kind))
     if get_origin(kind) is dict:
         return "{NAME: VALUE}"
-    return {int: "N", float: "X", Path: "PATH"}.get(kind, "NAME")
+    names = {int: "N", float: "X", str: "NAME", Path: "PATH"}
+    return names.get(kind) or str(kind.__name__).upper()
 
 
 def _value(field: FieldInfo, name: str, text: str) -> Any:
@@ -208,9 +235,8 @@ def _lines(model: type[BaseModel], error: ValidationError) -> list[str]:
         kind, _ = _plain_type(model.model_fields[name])
         if get_origin(kind) is Literal:
             near = suggestion(str(value), get_args(kind))
-        shown = str(value) if isinstance(value, str) else repr(value)
-        shown = shown if len(shown) <= 60 else shown[:57] + "..."
-        lines.append(f"{name}: {shown!s} is not allowed; give {allowed(model, name)}{near}")
+        shown = shorten(value if isinstance(value, str) else repr(value), 60)
+        lines.append(f"{name}: {shown} is not allowed; give {allowed(model, name)}{near}")
     return lines
 
 
@@ -238,5 +264,5 @@ def allowed(model: type[BaseModel], name: str) -> str:
     text = " ".join([text, " and ".join(limits)]).strip()
     if not optional:
         return text
-    unset = (field.description or "").partition("unset: ")[2]
+    unset = _description(field).partition("unset: ")[2]
     return f"{text}, or leave {name} out{f' ({unset})' if unset else ''}"

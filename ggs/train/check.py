@@ -11,7 +11,7 @@ from ggs.errors import ConfigurationError
 from ggs.train import data, models, run_folder, user_model
 from ggs.train.checkpoint import find
 from ggs.train.config import TrainConfig
-from ggs.train.data import DataSpec
+from ggs.train.images import DataSpec
 from ggs.train.optimizers import build_optimizer
 
 _NEVER = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTSUP, errno.EINVAL}
@@ -33,10 +33,10 @@ def check(config: TrainConfig) -> None:
 
 def check_checkpoints(config: TrainConfig) -> None:
     """Check run_dir, checkpoint_dir and resume. Raises ConfigurationError and CheckpointError."""
-    found = find.candidates(config)
+    checkpoints = find.candidates(config)
     if config.run_dir is not None:
         _check_folder("run_dir", config.run_dir)
-        run_folder.check_free(config.run_dir, config, resumed=bool(found))
+        run_folder.check_free(config.run_dir, config, resumed=bool(checkpoints))
     if config.checkpoint_dir is not None:
         _check_folder("checkpoint_dir", config.checkpoint_dir)
 
@@ -44,20 +44,20 @@ def check_checkpoints(config: TrainConfig) -> None:
 def _check_folder(name: str, folder: Path) -> None:
     """Raise ConfigurationError where ``folder`` is none, or cannot be made, or not be written to."""
     try:
-        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        is_folder = there.is_dir()
+        nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        is_folder = nearest.is_dir()
     except OSError as error:
         raise ConfigurationError(f"{name}: {folder} cannot be reached: {error.strerror}") from None
     if not is_folder:
-        raise ConfigurationError(f"{name}: {there} is a file; give a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigurationError(f"{name}: {there} may not be written to; give another folder")
+        raise ConfigurationError(f"{name}: {nearest} is a file; give a folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ConfigurationError(f"{name}: {nearest} may not be written to; give another folder")
     try:  # root may do everything, but /proc and /sys take no files from it either
-        tempfile.TemporaryFile(dir=there).close()
+        tempfile.TemporaryFile(dir=nearest).close()
     except OSError as error:
         if error.errno in _NEVER:
             raise ConfigurationError(
-                f"{name}: {there} cannot be written to ({error.strerror}); give another folder"
+                f"{name}: {nearest} cannot be written to ({error.strerror}); give another folder"
             ) from None
 
 
@@ -84,7 +84,6 @@ def check_batch(config: TrainConfig, train_images: int | None, world_size: int) 
 def _parameters_without_storage(config: TrainConfig, spec: DataSpec) -> list[torch.nn.Parameter]:
     """The model's parameters on the ``meta`` device; a stand-in for a model of the user's own, whose
     code may not run there."""
-    channels = models.input_channels(config.model, spec.channels)
     stand_in = [torch.nn.Parameter(torch.empty(2, 2))]
     if ":" in config.model:
         user_model.builder(config.model)
@@ -92,10 +91,12 @@ def _parameters_without_storage(config: TrainConfig, spec: DataSpec) -> list[tor
     try:
         with torch.device("meta"):
             model = models.build(
-                config.model, spec.num_classes, channels, spec.image_size, config.model_options
+                config.model, spec.num_classes, spec.channels, spec.image_size, config.model_options
             )
     except NotImplementedError:  # the RegNets compute with tensors while they are built
         return stand_in
     batch = min(2, config.batch_size)
-    models.check_images(config.model, model, channels, spec.image_size, spec.num_classes, batch)
+    models.check_images(
+        config.model, model, spec.channels, spec.image_size, spec.num_classes, batch
+    )
     return list(model.parameters())

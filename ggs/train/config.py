@@ -1,32 +1,39 @@
 """Every setting of a training run, with its type, default, unit and limits: the one source for the
-YAML file, the flags, the help page and the checks.
+YAML file, the flags and the help page.
 
     config = parse(["--config", "examples/quickstart.yaml", "--density", "0.01"])
 """
 
 from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from pydantic.config import JsonDict
 
 from ggs.train import arguments, values
+from ggs.train.arguments import Group, Metavar
 from ggs.train.duration import Duration, DurationField, IntervalField
-from ggs.train.names import check_names
-
-_MODEL: JsonDict = {"group": "model and data"}
-_TRAINING: JsonDict = {"group": "training"}
-_SPARSE: JsonDict = {"group": "gradient sparsification"}
-_OUTPUT: JsonDict = {"group": "evaluation and output"}
-_CHECKPOINTS: JsonDict = {"group": "checkpoints"}
-_LAUNCH: JsonDict = {"group": "launch"}
 
 DataName = Literal["mnist5k", "mnist", "fashion-mnist", "cifar10", "cifar100", "imagefolder"]
 
 
-def _extra(group: JsonDict, metavar: str) -> JsonDict:
-    return {**group, "metavar": metavar}
+T = TypeVar("T")
+
+
+class Change(Enum):
+    """When a run that is started again may have another value of a setting and still is the same run."""
+
+    ANYTIME = 1
+    ON_RESUME = 2
+
+
+Anytime = Annotated[T, Change.ANYTIME]
+"""A setting of which nothing depends that a run computes or records."""
+OnResume = Annotated[T, Change.ON_RESUME]
+"""A setting that may change where a run goes on from a checkpoint. All others decide what is computed."""
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, le=604800), Metavar("SECONDS")]
 
 
 class TrainConfig(BaseModel):
@@ -38,332 +45,149 @@ class TrainConfig(BaseModel):
         allow_inf_nan=False,
         validate_default=True,
         protected_namespaces=(),
+        use_attribute_docstrings=True,
     )
 
-    model: str = Field(
-        "lenet5",
-        description="lenet5, cifarnet, alexnet, densenet121, any torchvision.models classifier, or "
-        "your own as package.module:function",
-        json_schema_extra=_MODEL,
-    )
-    model_options: dict[str, Any] = Field(
-        {},
-        description="keyword arguments of the model, e.g. '{dropout: 0.2}'",
-        json_schema_extra=_MODEL,
-    )
-    data: DataName = Field(
-        "mnist5k",
-        description="training and test images; mnist5k comes with ggs (4,000 + 1,000 images of MNIST); "
-        "imagefolder is any folder with train/CLASS/ and test/CLASS/ or val/CLASS/",
-        json_schema_extra=_MODEL,
-    )
-    data_dir: Path = Field(
-        Path("data"), description="folder that holds the data set", json_schema_extra=_MODEL
-    )
-    download: bool = Field(
-        False, description="fetch a missing data set from the internet", json_schema_extra=_MODEL
-    )
-    image_size: int | None = Field(
-        None,
-        ge=8,
-        le=1024,
-        description="side in pixels that images are scaled to; unset: their own, imagefolder 224",
-        json_schema_extra=_MODEL,
-    )
-    augment: bool = Field(
-        False,
-        description="random crops of the training images, and mirroring where the image is no digit",
-        json_schema_extra=_MODEL,
-    )
-    in_memory: bool = Field(
-        False,
-        description="imagefolder: decode all images once at the start and keep them in memory, "
-        "3 x image_size² bytes each, in every worker",
-        json_schema_extra=_MODEL,
-    )
-    data_workers: int = Field(
-        0,
-        ge=0,
-        le=256,
-        description="imagefolder: processes per worker that decode images",
-        json_schema_extra=_MODEL,
-    )
+    model: Annotated[str, Group("model and data")] = "lenet5"
+    """lenet5, cifarnet, alexnet, densenet121, any torchvision.models classifier, or your own as
+    package.module:function"""
+    model_options: dict[str, Any] = {}
+    """keyword arguments of the model, e.g. '{dropout: 0.2}'"""
+    data: DataName = "mnist5k"
+    """training and test images; mnist5k comes with ggs (4,000 + 1,000 images of MNIST); imagefolder is any
+    folder with train/CLASS/ and test/CLASS/ or val/CLASS/"""
+    data_dir: OnResume[Path] = Path("data")
+    """folder that holds the data set"""
+    download: Anytime[bool] = False
+    """fetch a missing data set from the internet"""
+    image_size: int | None = Field(None, ge=8, le=1024)
+    """side in pixels that images are scaled to; unset: their own, imagefolder 224"""
+    augment: bool = False
+    """random crops of the training images, and mirroring where the image is no digit"""
+    in_memory: OnResume[bool] = False
+    """imagefolder: decode all images once at the start and keep them in memory, 3 x image_size² bytes each,
+    in every worker"""
+    data_workers: OnResume[int] = Field(0, ge=0, le=256)
+    """imagefolder: processes per worker that decode images"""
 
-    optimizer: str = Field(
-        "adam", description="any torch.optim optimizer, or amsgrad", json_schema_extra=_TRAINING
-    )
-    lr: float = Field(1e-3, gt=0, description="learning rate", json_schema_extra=_TRAINING)
-    weight_decay: float | None = Field(
-        None,
-        ge=0,
-        description="weight decay as the optimizer means it; unset: the optimizer's own default",
-        json_schema_extra=_TRAINING,
-    )
-    momentum: float | None = Field(
-        None,
-        ge=0,
-        lt=1,
-        description="momentum of sgd or rmsprop; unset: the optimizer's own default",
-        json_schema_extra=_TRAINING,
-    )
-    optimizer_options: dict[str, Any] = Field(
-        {},
-        description="further arguments of the optimizer, e.g. '{betas: [0.9, 0.98]}'",
-        json_schema_extra=_TRAINING,
-    )
-    lr_schedule: Literal["constant", "cosine", "linear", "step"] = Field(
-        "constant",
-        description="course of the learning rate after its warm-up: cosine and linear fall to 0 at the "
-        "last step",
-        json_schema_extra=_TRAINING,
-    )
-    lr_warmup: DurationField = Field(
-        Duration(0),
-        description="learning rate rises linearly over this time, e.g. '1 epoch' or '500 steps'",
-        json_schema_extra=_extra(_TRAINING, "DURATION"),
-    )
-    lr_step: DurationField = Field(
-        Duration(30),
-        description="step schedule: time between two drops",
-        json_schema_extra=_extra(_TRAINING, "DURATION"),
-    )
-    lr_gamma: float = Field(
-        0.1,
-        gt=0,
-        le=1,
-        description="step schedule: factor of each drop",
-        json_schema_extra=_TRAINING,
-    )
-    epochs: int = Field(
-        12,
-        ge=1,
-        le=10**9,
-        description="passes over the training images",
-        json_schema_extra=_TRAINING,
-    )
-    steps: int | None = Field(
-        None,
-        ge=1,
-        le=10**12,
-        description="optimizer steps; where set, it replaces epochs",
-        json_schema_extra=_TRAINING,
-    )
-    batch_size: int = Field(
-        16,
-        ge=1,
-        description="images per worker and forward pass; a step sees batch_size x accumulate x workers",
-        json_schema_extra=_TRAINING,
-    )
-    accumulate: int = Field(
-        1,
-        ge=1,
-        description="forward passes whose gradients make one step",
-        json_schema_extra=_TRAINING,
-    )
-    clip_norm: float | None = Field(
-        None,
-        gt=0,
-        description="upper limit C of a gradient's norm, before the optimizer. ggs and gs: each worker's "
-        "own gradient; dense: the averaged one; dgc: each worker's own, to C x sqrt(workers), as its paper "
-        "has it; unset: none",
-        json_schema_extra=_TRAINING,
-    )
-    precision: Literal["fp32", "bf16", "fp16"] = Field(
-        "fp32",
-        description="arithmetic of forward and backward pass (fp16 with a loss scaler); weights are fp32",
-        json_schema_extra=_TRAINING,
-    )
-    channels_last: bool = Field(
-        False, description="NHWC memory format, faster on most GPUs", json_schema_extra=_TRAINING
-    )
-    seed: int = Field(
-        0,
-        ge=0,
-        lt=2**32,
-        description="of weights, order and augmentation; same seed, same bits on the CPU",
-        json_schema_extra=_TRAINING,
-    )
+    optimizer: Annotated[str, Group("training")] = "adam"
+    """any torch.optim optimizer, or amsgrad"""
+    lr: float = Field(1e-3, gt=0)
+    """learning rate"""
+    weight_decay: float | None = Field(None, ge=0)
+    """weight decay as the optimizer means it; unset: the optimizer's own default"""
+    momentum: float | None = Field(None, ge=0, lt=1)
+    """momentum of sgd or rmsprop; unset: the optimizer's own default"""
+    optimizer_options: dict[str, Any] = {}
+    """further arguments of the optimizer, e.g. '{betas: [0.9, 0.98]}'"""
+    lr_schedule: Literal["constant", "cosine", "linear", "step"] = "constant"
+    """course of the learning rate after its warm-up: cosine and linear fall to 0 at the last step"""
+    lr_warmup: DurationField = Duration(0)
+    """learning rate rises linearly over this time, e.g. '1 epoch' or '500 steps'"""
+    lr_step: DurationField = Duration(30)
+    """step schedule: time between two drops"""
+    lr_gamma: float = Field(0.1, gt=0, le=1)
+    """step schedule: factor of each drop"""
+    epochs: OnResume[int] = Field(12, ge=1, le=10**9)
+    """passes over the training images"""
+    steps: OnResume[int | None] = Field(None, ge=1, le=10**12)
+    """optimizer steps; where set, it replaces epochs"""
+    batch_size: Count = 16
+    """images per worker and forward pass; a step sees batch_size x accumulate x workers"""
+    accumulate: Count = 1
+    """forward passes whose gradients make one step"""
+    clip_norm: float | None = Field(None, gt=0)
+    """upper limit C of a gradient's norm, before the optimizer. ggs and gs: each worker's own gradient;
+    dense: the averaged one; dgc: each worker's own, to C x sqrt(workers), as its paper has it; unset: none"""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """arithmetic of forward and backward pass (fp16 with a loss scaler); weights are fp32"""
+    channels_last: bool = False
+    """NHWC memory format, faster on most GPUs"""
+    seed: int = Field(0, ge=0, lt=2**32)
+    """of weights, order and augmentation; same seed, same bits on the CPU"""
 
-    method: Literal["ggs", "dense", "gs", "dgc"] = Field(
-        "ggs",
-        description="ggs sends the largest updates; the baselines: dense averages all gradients, gs sends "
-        "the largest gradients, dgc is Deep Gradient Compression (with sgd)",
-        json_schema_extra=_SPARSE,
+    method: Annotated[Literal["ggs", "dense", "gs", "dgc"], Group("gradient sparsification")] = (
+        "ggs"
     )
-    density: float = Field(
-        0.001,
-        gt=0,
-        le=1,
-        description="share of the elements that a worker sends per step (0.001 = 99.9 % sparsity)",
-        json_schema_extra=_SPARSE,
-    )
-    density_warmup: DurationField = Field(
-        Duration(1),
-        description="time over which the density falls exponentially from 1, e.g. '1 epoch', "
-        "'200 steps' or 0",
-        json_schema_extra=_extra(_SPARSE, "DURATION"),
-    )
-    scope: Literal["global", "tensor"] = Field(
-        "global",
-        description="select over the whole model, or the same share of each tensor",
-        json_schema_extra=_SPARSE,
-    )
-    values: Literal["fp32", "bf16", "int8", "int4", "sign"] = Field(
-        "fp32",
-        description="format of the sent values; the rounding error stays in the residual",
-        json_schema_extra=_SPARSE,
-    )
-    batchnorm: Literal["average", "local", "dense", "recalibrate"] = Field(
-        "average",
-        description="batch-norm layers: local to each worker; the same, averaged for evaluation and "
-        "saving; synchronised every step; or averaged with statistics measured anew",
-        json_schema_extra=_SPARSE,
-    )
-    exchange: Literal["auto", "allgather", "split", "hierarchical"] = Field(
-        "auto",
-        description="how what is sent reaches the others: allgather to all, split by index range; auto: the "
-        "cheaper of the two; hierarchical: gradients averaged inside a node before the optimizer, and sent "
-        "between nodes only",
-        json_schema_extra=_SPARSE,
-    )
-    workers_per_node: int | None = Field(
-        None,
-        ge=1,
-        description="workers that share a fast network, for the exchange; unset: those of a task",
-        json_schema_extra=_SPARSE,
-    )
-    dense_below: int = Field(
-        0,
-        ge=0,
-        description="tensors with fewer elements than this are sent whole every step",
-        json_schema_extra=_SPARSE,
-    )
-    max_consecutive_skips: int = Field(
-        100,
-        ge=1,
-        description="steps in a row with NaN or infinite gradients after which the run stops",
-        json_schema_extra=_SPARSE,
-    )
+    """ggs sends the largest updates; the baselines: dense averages all gradients, gs sends the largest
+    gradients, dgc is Deep Gradient Compression (with sgd)"""
+    density: float = Field(0.001, gt=0, le=1)
+    """share of the elements that a worker sends per step (0.001 = 99.9 % sparsity)"""
+    density_warmup: DurationField = Duration(1)
+    """time over which the density falls exponentially from 1, e.g. '1 epoch', '200 steps' or 0"""
+    scope: Literal["global", "tensor"] = "global"
+    """select over the whole model, or the same share of each tensor"""
+    values: Literal["fp32", "bf16", "int8", "int4", "sign"] = "fp32"
+    """format of the sent values; the rounding error stays in the residual"""
+    batchnorm: Literal["average", "local", "dense", "recalibrate"] = "average"
+    """batch-norm layers: local to each worker; the same, averaged for evaluation and saving; synchronised
+    every step; or averaged with statistics measured anew"""
+    exchange: Literal["auto", "allgather", "split", "hierarchical"] = "auto"
+    """how what is sent reaches the others: allgather to all, split by index range; auto: the cheaper of the
+    two; hierarchical: gradients averaged inside a node before the optimizer, and sent between nodes only"""
+    workers_per_node: OnResume[int | None] = Field(None, ge=1)
+    """workers that share a fast network, for the exchange; unset: those of a task"""
+    dense_below: int = Field(0, ge=0)
+    """tensors with fewer elements than this are sent whole every step"""
+    max_consecutive_skips: OnResume[Count] = 100
+    """steps in a row with NaN or infinite gradients after which the run stops"""
 
-    evaluate_every: DurationField = Field(
-        Duration(1),
-        description="time between evaluations on the test images; 0: only at the end",
-        json_schema_extra=_extra(_OUTPUT, "DURATION"),
-    )
-    eval_batch_size: int = Field(
-        250,
-        ge=1,
-        description="images per worker and forward pass of an evaluation",
-        json_schema_extra=_OUTPUT,
-    )
-    log_every: int = Field(
-        10, ge=1, description="steps between two lines in metrics.jsonl", json_schema_extra=_OUTPUT
-    )
-    tensorboard: bool = Field(
-        True,
-        description="write TensorBoard events to run_dir/tensorboard, where the package tensorboard is "
-        "installed",
-        json_schema_extra=_OUTPUT,
-    )
-    run_dir: Path | None = Field(
-        None,
-        description="folder for configuration, metrics and weights; unset: a new one, "
-        "runs/MODEL-DATA-METHOD[-2, -3, ...]",
-        json_schema_extra=_OUTPUT,
-    )
-    overwrite: bool = Field(
-        False, description="replace a finished run in run_dir", json_schema_extra=_OUTPUT
-    )
+    evaluate_every: OnResume[Annotated[DurationField, Group("evaluation and output")]] = Duration(1)
+    """time between evaluations on the test images; 0: only at the end"""
+    eval_batch_size: OnResume[Count] = 250
+    """images per worker and forward pass of an evaluation"""
+    log_every: OnResume[Count] = 10
+    """steps between two lines in metrics.jsonl"""
+    tensorboard: Anytime[bool] = True
+    """write TensorBoard events to run_dir/tensorboard, where the package tensorboard is installed"""
+    run_dir: Anytime[Path | None] = None
+    """folder for configuration, metrics and weights; unset: a new one, runs/MODEL-DATA-METHOD[-2, -3, ...]"""
+    overwrite: Anytime[bool] = False
+    """replace a finished run in run_dir"""
 
-    checkpoint_dir: Path | None = Field(
-        None,
-        description="folder for checkpoints, on a storage that outlives the job and that all tasks share; "
-        "unset: no checkpoints",
-        json_schema_extra=_CHECKPOINTS,
-    )
-    checkpoint_every: IntervalField | None = Field(
-        None,
-        description="time between two checkpoints, e.g. '500 steps', '1 epoch' or '10 minutes'; "
-        "unset: 10 minutes",
-        json_schema_extra=_extra(_CHECKPOINTS, "INTERVAL"),
-    )
-    keep_checkpoints: int = Field(
-        3, ge=1, description="newest checkpoints that are kept", json_schema_extra=_CHECKPOINTS
-    )
-    resume: str = Field(
-        "auto",
-        min_length=1,
-        description="auto: go on from the newest checkpoint in checkpoint_dir that all workers can read; "
-        "never: start over; or another run's checkpoint to start from where checkpoint_dir has none",
-        json_schema_extra=_extra(_CHECKPOINTS, "auto|never|PATH"),
-    )
-    checkpoint_timeout: float = Field(
-        600,
-        gt=0,
-        le=604800,
-        description="seconds after which a checkpoint that is still being written has failed",
-        json_schema_extra=_extra(_CHECKPOINTS, "SECONDS"),
-    )
-    check_replicas_every: DurationField = Field(
-        Duration(100, "steps"),
-        description="time between two comparisons of the workers' weights; 0: never",
-        json_schema_extra=_extra(_CHECKPOINTS, "DURATION"),
-    )
+    checkpoint_dir: Anytime[Annotated[Path | None, Group("checkpoints")]] = None
+    """folder for checkpoints, on a storage that outlives the job and that all tasks share; unset: no
+    checkpoints"""
+    checkpoint_every: Anytime[IntervalField | None] = None
+    """time between two checkpoints, e.g. '500 steps', '1 epoch' or '10 minutes'; unset: 10 minutes"""
+    keep_checkpoints: Anytime[Count] = 3
+    """newest checkpoints that are kept"""
+    resume: Anytime[Annotated[str, Metavar("auto|never|PATH")]] = Field("auto", min_length=1)
+    """auto: go on from the newest checkpoint in checkpoint_dir that all workers can read; never: start over;
+    or another run's checkpoint to start from where checkpoint_dir has none"""
+    checkpoint_timeout: Anytime[Seconds] = 600
+    """seconds after which a checkpoint that is still being written has failed"""
+    check_replicas_every: Anytime[DurationField] = Duration(100, "steps")
+    """time between two comparisons of the workers' weights; 0: never"""
 
-    dry_run: bool = Field(
-        False,
-        description="check everything, show what would be exchanged and what memory it takes, train "
-        "nothing",
-        json_schema_extra=_LAUNCH,
-    )
-    workers: int | None = Field(
-        None,
-        ge=1,
-        le=1024,
-        description="worker processes of this task; unset: one per GPU, else 1",
-        json_schema_extra=_LAUNCH,
-    )
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto",
-        description="auto: a GPU per worker where there is one (AMD's too)",
-        json_schema_extra=_LAUNCH,
-    )
-    threads: int = Field(
-        0,
-        ge=0,
-        le=1024,
-        description="CPU threads per worker; 0: the cores, shared between the workers",
-        json_schema_extra=_LAUNCH,
-    )
-    backend: Literal["auto", "gloo", "nccl"] = Field(
-        "auto",
-        description="of torch.distributed; auto: nccl with a GPU per worker, else gloo",
-        json_schema_extra=_LAUNCH,
-    )
-    roles: str = Field(
-        "",
-        description="OpenPAI task roles that train together, such as chief,worker; empty: all",
-        json_schema_extra=_LAUNCH,
-    )
-    independent: bool = Field(
-        False,
-        description="every OpenPAI task trains alone, as in an array of jobs; give each its own run_dir",
-        json_schema_extra=_LAUNCH,
-    )
-    rendezvous_timeout: float = Field(
-        1800,
-        gt=0,
-        le=604800,
-        description="seconds that tasks wait for each other at the start",
-        json_schema_extra=_extra(_LAUNCH, "SECONDS"),
-    )
-    collective_timeout: float = Field(
-        300,
-        gt=0,
-        le=604800,
-        description="seconds that a worker waits for the others in a step before it gives up",
-        json_schema_extra=_extra(_LAUNCH, "SECONDS"),
-    )
+    dry_run: Anytime[Annotated[bool, Group("launch")]] = False
+    """check everything, show what would be exchanged and what memory it takes, train nothing"""
+    workers: OnResume[int | None] = Field(None, ge=1, le=1024)
+    """worker processes of this task; unset: one per GPU, else 1"""
+    device: OnResume[Literal["auto", "cpu", "cuda"]] = "auto"
+    """auto: a GPU per worker where there is one (AMD's too)"""
+    threads: OnResume[int] = Field(0, ge=0, le=1024)
+    """CPU threads per worker; 0: the cores, shared between the workers"""
+    backend: OnResume[Literal["auto", "gloo", "nccl"]] = "auto"
+    """of torch.distributed; auto: nccl with a GPU per worker, else gloo"""
+    roles: OnResume[str] = ""
+    """OpenPAI task roles that train together, such as chief,worker; empty: all"""
+    independent: OnResume[bool] = False
+    """every OpenPAI task trains alone, as in an array of jobs; give each its own run_dir"""
+    rendezvous_timeout: Anytime[Seconds] = 1800
+    """seconds that tasks wait for each other at the start"""
+    collective_timeout: Anytime[Seconds] = 300
+    """seconds that a worker waits for the others in a step before it gives up"""
+
+    @classmethod
+    def fixed(cls, *, resumed: bool) -> list[str]:
+        """The settings that make a run another one: where it starts again, or goes on from a checkpoint."""
+        free = (Change.ANYTIME, Change.ON_RESUME) if resumed else (Change.ANYTIME,)
+        return [
+            name
+            for name, field in cls.model_fields.items()
+            if arguments.mark(field, Change) not in free
+        ]
 
     @field_validator("data_dir", "run_dir", "checkpoint_dir", "resume", mode="before")
     @classmethod
@@ -384,19 +208,10 @@ class TrainConfig(BaseModel):
 
 
 def parse(argv: Sequence[str], prog: str = "ggs train") -> TrainConfig:
-    """Read flags and ``--config``, and check all that can be checked before a worker starts.
+    """Read flags and ``--config``. What types and limits do not tell, ``ggs.train.check`` does.
 
     Raises ConfigurationError with one line that names the setting, its value and what is allowed;
     SystemExit(0) after ``--help``.
     """
-    config = arguments.parse(
-        TrainConfig,
-        argv,
-        prog,
-        "Train an image classifier with sparsified exchange between workers.",
-    )
-    check_names(config.optimizer, config.model)
-    from ggs.train.check import check  # imports torch, which a help page can do without
-
-    check(config)
-    return config
+    description = "Train an image classifier with sparsified exchange between workers."
+    return arguments.parse(TrainConfig, argv, prog, description)

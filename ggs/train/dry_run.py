@@ -18,16 +18,16 @@ from ggs.launch.launcher import visible_devices
 from ggs.launch.placement import is_worker, place
 from ggs.optim.base import DistributedOptimizer
 from ggs.optim.schedule import selected_count
-from ggs.train import data, models
+from ggs.train import data
 from ggs.train.check import check_batch
 from ggs.train.config import TrainConfig
 from ggs.train.console import duration, size
-from ggs.train.loop import Plan, Trainer
+from ggs.train.launch_options import launch_options
+from ggs.train.loop import RunPlan, Trainer
 from ggs.train.optimizers import build_optimizer, distribute
-from ggs.train.start import launch_options
 from ggs.train.summary import device_name
 from ggs.train.traffic import Traffic, TrafficForecast, WholeRun
-from ggs.train.worker import build_model, load_images, pick_device
+from ggs.train.worker import build_model, pick_device
 
 Kind = Literal["sparse", "dense", "local", "frozen"]
 
@@ -53,7 +53,7 @@ class DryRun:
     """What a run would be. Memory in bytes of one worker."""
 
     config: TrainConfig
-    plan: Plan
+    plan: RunPlan
     workers: int
     tasks: int
     device: str
@@ -72,15 +72,14 @@ def dry_run(config: TrainConfig) -> DryRun:
     """Check ``config`` as far as one process can. Raises children of GGSError; writes nothing."""
     workers, local, backend = _world(config)
     device = pick_device(config, 0)
-    images = load_images(config, device)
-    check_batch(config, len(images[0]), workers)
-    plan = Plan.of(config, len(images[0]), workers)
     spec = data.spec(config)
-    channels = models.input_channels(config.model, spec.channels)
-    model = build_model(config, spec, channels, device)
+    images = data.load(config, spec, device)
+    check_batch(config, len(images[0]), workers)
+    plan = RunPlan.of(config, len(images[0]), workers)
+    model = build_model(config, spec, device)
     inner = build_optimizer(config, model.parameters())
     optimizer = distribute(config, inner, model, plan.density_warmup, alone())
-    one_step = Plan(1, plan.steps_per_epoch, plan.density_warmup, 0, 0)
+    one_step = RunPlan(1, plan.steps_per_epoch, plan.density_warmup, 0, 0)
     trainer = Trainer(config, one_step, model, optimizer, images, optimizer.collectives, device)
     with _activations(model) as activations:
         trainer.run()

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer
 
+from ggs.text import shorten
+
 _PATTERN = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(epoch|step|second|minute|hour)s?")
 _SECONDS = {"seconds": 1, "minutes": 60, "hours": 3600}
 
@@ -41,17 +43,17 @@ class Interval(Duration):
 
 
 def _read(value: Any) -> Duration:
-    found = _parse(value, "'1 epoch' or '500 steps', or 0")
-    if found.unit in _SECONDS:
-        raise ValueError(f"{str(found)!r} is not allowed; give epochs or steps")
-    return found
+    duration = _parse(value, "'1 epoch' or '500 steps', or 0")
+    if duration.unit in _SECONDS:
+        raise ValueError(f"{str(duration)!r} is not allowed; give epochs or steps")
+    return duration
 
 
 def _read_interval(value: Any) -> Interval:
-    found = _parse(value, "'500 steps' or '10 minutes'")
-    if found.amount == 0:
+    duration = _parse(value, "'500 steps' or '10 minutes'")
+    if duration.amount == 0:
         raise ValueError("0 is not allowed; give more than that")
-    return Interval(found.amount, found.unit)
+    return Interval(duration.amount, duration.unit)
 
 
 def _parse(value: Any, examples: str) -> Duration:
@@ -62,9 +64,8 @@ def _parse(value: Any, examples: str) -> Duration:
         return Duration(0)
     match = _PATTERN.fullmatch(text)
     if not match or len(text) > 30:
-        shown = text if len(text) <= 30 else text[:27] + "..."
         raise ValueError(
-            f"{shown!r} is not allowed; give a number and its unit, such as {examples}"
+            f"{shorten(text, 30)!r} is not allowed; give a number and its unit, such as {examples}"
         )
     unit = match[2] + "s"
     amount = float(match[1])

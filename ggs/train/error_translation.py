@@ -1,5 +1,5 @@
-"""What a cluster does to a worker in the middle of a step, told in one line: lost peers, no memory, dead
-decoding processes."""
+"""What a cluster does to a worker in the middle of a step, as an error of one line: lost peers, no memory,
+dead decoding processes."""
 
 import re
 from collections.abc import Iterator
@@ -9,8 +9,9 @@ import torch
 
 from ggs.dist.process_group import is_communication_error
 from ggs.errors import DataError, GGSError, OutOfMemoryError, RendezvousError
+from ggs.text import one_line, shorten
 
-_PLACE = re.compile(r"\[[^\]]*/gloo/[^\]]*\]\s*")
+_ADDRESS = re.compile(r"\[[^\]]*/gloo/[^\]]*\]\s*")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -20,7 +21,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def told_in_one_line(collective_timeout: float) -> Iterator[None]:
+def cluster_errors(collective_timeout: float) -> Iterator[None]:
     """Raise RendezvousError for what torch.distributed raises when other workers go away or keep silent,
     OutOfMemoryError for what torch, numpy and Python raise when memory is short, and DataError for what a
     data loader raises when a process of its own dies: wherever this one is when the signal comes.
@@ -33,21 +34,22 @@ def told_in_one_line(collective_timeout: float) -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, GGSError):
             raise
-        reason = " ".join(str(error).split()) or type(error).__name__
+        text = " ".join(str(error).split())
+        reason = one_line(error)
         if is_out_of_memory(error):
             raise OutOfMemoryError(
-                f"out of memory ({reason[:300]}): give a smaller --batch-size, with --accumulate for the "
+                f"out of memory ({reason}): give a smaller --batch-size, with --accumulate for the "
                 "same number of images per step"
             ) from error
-        if "DataLoader" in reason:
+        if "DataLoader" in text:
             raise DataError(
-                f"data_workers: a process that decodes images died or hangs ({reason[:300]}); if memory or "
+                f"data_workers: a process that decodes images died or hangs ({reason}); if memory or "
                 "/dev/shm is full, give fewer --data-workers, or raise extraContainerOptions.shmMB"
             ) from error
         if not is_communication_error(error):
             raise
-        reason = _PLACE.sub("", reason)[:300]
-        if "imed out" in reason:
+        reason = shorten(_ADDRESS.sub("", text), 300)
+        if "imed out" in text:
             raise RendezvousError(
                 f"the other workers did not answer within {collective_timeout:g} s "
                 f"(collective_timeout): one of them is stopped, stuck or unreachable ({reason})"

@@ -19,8 +19,9 @@ from torchvision.transforms import functional
 
 from ggs.errors import ConfigurationError, DataError
 from ggs.launch.processes import die_with_parent
+from ggs.text import one_line
 from ggs.train.config import TrainConfig
-from ggs.train.data import DataSpec, ImageSet, Preparation, TensorImages, folders
+from ggs.train.images import DataSpec, ImageSet, Preparation, TensorImages
 from ggs.train.models import SMALL_IMAGE
 from ggs.train.seeds import AUGMENTATION, derive
 
@@ -33,18 +34,49 @@ _SOCKET_PATH, _SOCKET_NAME = 107, len("/pymp-abcdefgh/listener-abcdefgh")
 _LONGEST = 16
 """Longer images, in multiples of their shorter side, are cut to this before they are scaled."""
 
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
 
-def load_folders(
-    config: TrainConfig, data: DataSpec, channels: int, device: torch.device
-) -> tuple[ImageSet, ImageSet]:
+
+def spec(config: TrainConfig) -> DataSpec:
+    """What the images of ``config.data_dir`` look like. Raises ConfigurationError and DataError."""
+    train, _ = folders(config.data_dir)
+    classes = len(_subfolders(train))
+    return DataSpec(3, config.image_size or 224, classes, _MEAN, _STD, mirror=True)
+
+
+def folders(data_dir: Path) -> tuple[Path, Path]:
+    """The train/ and the test/ or val/ folder of an ImageFolder. Raises ConfigurationError."""
+    train = data_dir / "train"
+    test = next(
+        (data_dir / n for n in ("test", "val") if (data_dir / n).is_dir()), data_dir / "test"
+    )
+    for folder in (train, test):
+        if not folder.is_dir() or not _subfolders(folder):
+            raise ConfigurationError(
+                f"data_dir: {folder} is missing or empty; imagefolder expects train/CLASS/*.jpg and "
+                f"test/CLASS/*.jpg (or val/) in {data_dir}"
+            )
+    return train, test
+
+
+def _subfolders(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+    except OSError as error:
+        raise DataError(f"data_dir: cannot read {folder}: {error.strerror}") from None
+
+
+def load(config: TrainConfig, data: DataSpec, device: torch.device) -> tuple[ImageSet, ImageSet]:
     """Training and test images of ``config.data_dir``. Raises ConfigurationError and DataError."""
     parts = []
     for path in folders(config.data_dir):
         try:
             parts.append(ImageFolder(str(path)))
         except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise ConfigurationError(f"data_dir: {path} is no folder of images: {reason}") from None
+            raise ConfigurationError(
+                f"data_dir: {path} is no folder of images: {one_line(error)}"
+            ) from None
     train, test = parts
     if train.classes != test.classes:
         odd = sorted({*train.classes} ^ {*test.classes})[0]
@@ -52,11 +84,11 @@ def load_folders(
             f"data_dir: class {odd!r} is not in both {train.root} and {test.root}"
         )
     if config.in_memory:
-        kept = [_decode_all(part, config, data, channels, device) for part in parts]
+        kept = [_decode_all(part, config, data, device) for part in parts]
         return kept[0], kept[1]
     return (
-        FolderImages(train, config, data, channels, device),
-        FolderImages(test, config, data, channels, device),
+        FolderImages(train, config, data, device),
+        FolderImages(test, config, data, device),
     )
 
 
@@ -68,11 +100,10 @@ class FolderImages:
         folder: ImageFolder,
         config: TrainConfig,
         data: DataSpec,
-        channels: int,
         device: torch.device,
     ) -> None:
         self._folder, self._config, self._data = folder, config, data
-        self._prepare = Preparation(data, channels, device, config.channels_last)
+        self._prepare = Preparation(data, device, config.channels_last)
         self._device = device
 
     def __len__(self) -> int:
@@ -81,7 +112,7 @@ class FolderImages:
     def batches(
         self, order: Tensor, batch_size: int, epoch: int | None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """See :class:`ggs.train.data.ImageSet`."""
+        """See :class:`ggs.train.images.ImageSet`."""
         augmented = epoch if self._config.augment else None
         loader = DataLoader(
             _Decoded(self._folder, self._data.image_size, self._config.seed, augmented),
@@ -151,8 +182,7 @@ def _open(path: str | Path) -> Image.Image:
     except DataError:
         raise
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"data: cannot decode {path}: {reason}") from None
+        raise DataError(f"data: cannot decode {path}: {one_line(error)}") from None
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
@@ -200,7 +230,7 @@ def _augmented(image: Image.Image, size: int) -> Image.Image:
 
 
 def _decode_all(
-    folder: ImageFolder, config: TrainConfig, data: DataSpec, channels: int, device: torch.device
+    folder: ImageFolder, config: TrainConfig, data: DataSpec, device: torch.device
 ) -> TensorImages:
     size = data.image_size
     images = np.empty((len(folder), 3, size, size), np.uint8)
@@ -213,5 +243,5 @@ def _decode_all(
         for _ in pool.map(decode, range(len(folder)), chunksize=64):
             pass
     return TensorImages(
-        torch.from_numpy(images), torch.tensor(folder.targets), config, data, channels, device
+        torch.from_numpy(images), torch.tensor(folder.targets), config, data, device
     )

@@ -2,10 +2,10 @@
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,16 +18,14 @@ from ggs.optim.error_feedback import ResidualOptimizer
 from ggs.optim.scaler import GradScaler
 from ggs.train.config import TrainConfig
 from ggs.train.console import Reporter
-from ggs.train.data import ImageSet
 from ggs.train.evaluate import autocast, evaluate
+from ggs.train.images import ImageSet
 from ggs.train.models import training_loss
 from ggs.train.optimizers import local_clip_norm, scheduler
+from ggs.train.records import EvaluationRow, TrainingRow
 from ggs.train.run_folder import RunFolder
 from ggs.train.seeds import epoch_order
-
-if TYPE_CHECKING:
-    from ggs.train.checkpoint.checkpointer import Checkpointer
-    from ggs.train.tensorboard import Events
+from ggs.train.tensorboard import Events
 
 CALIBRATION_BATCHES = 50
 """Training batches per worker with which ``batchnorm: recalibrate`` measures statistics anew."""
@@ -67,7 +65,7 @@ class LoopState:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """How long the run is, in steps."""
 
     steps: int
@@ -82,7 +80,7 @@ class Plan:
         return -(-self.steps // self.steps_per_epoch)
 
     @classmethod
-    def of(cls, config: TrainConfig, train_images: int, world_size: int) -> "Plan":
+    def of(cls, config: TrainConfig, train_images: int, world_size: int) -> "RunPlan":
         """The plan of ``config`` for so many images and workers."""
         per_epoch = train_images // (config.batch_size * config.accumulate * world_size)
         return cls(
@@ -110,7 +108,7 @@ class Trainer:
     def __init__(
         self,
         config: TrainConfig,
-        plan: Plan,
+        plan: RunPlan,
         model: nn.Module,
         optimizer: DistributedOptimizer,
         images: tuple[ImageSet, ImageSet],
@@ -131,7 +129,8 @@ class Trainer:
         """The same for what a person sees."""
         self.events: Events | None = None
         """The same for TensorBoard."""
-        self.checkpointer: Checkpointer | None = None
+        self.after_step: Callable[[], None] | None = None
+        """Called after every step, on every worker: writes a checkpoint where one is due."""
         self.scheduler = scheduler(config, optimizer, plan.steps, plan.steps_per_epoch)
         self.scaler = GradScaler(device.type, enabled=config.precision == "fp16")
         self._clock = optimizer.collectives.clock
@@ -166,8 +165,8 @@ class Trainer:
                 started = time.perf_counter()
                 if plan.check_replicas_every and state.step % plan.check_replicas_every == 0:
                     check_replicas(self.optimizer.shared, self.collectives, state.step)
-                if self.checkpointer:
-                    self.checkpointer.after_step()
+                if self.after_step:
+                    self.after_step()
             self._end_epoch()
 
     def _charge(self, since: float) -> float:
@@ -196,15 +195,16 @@ class Trainer:
             )
         state = self.state
         state.seconds += time.perf_counter() - started
-        row = {
-            "step": state.step,
-            "epoch": self.epochs,
-            "seconds": round(state.seconds, 3),
-            "bytes_sent_total": state.bytes_sent,
-            **result,
-        }
+        row = EvaluationRow(
+            step=state.step,
+            epoch=self.epochs,
+            seconds=round(state.seconds, 3),
+            bytes_sent_total=state.bytes_sent,
+            top1=result["top1"],
+            loss=result["loss"],
+        )
         if self.folder:
-            self.folder.log("evaluation", row)
+            self.folder.log(row)
         if self.events:
             self.events.evaluation(row)
         if self.reporter:
@@ -307,21 +307,21 @@ class Trainer:
         images = steps * self.config.batch_size * self.config.accumulate * self.collectives.size
         rate = images / elapsed if elapsed else 0.0
         if self.folder:
-            row = {
-                "step": state.step,
-                "epoch": self.epochs,
-                "seconds": round(state.seconds, 3),
-                "loss": float(loss),
-                "lr": self._lr,
-                "density": done.density,
-                "bytes_sent": done.bytes_sent,
-                "bytes_sent_total": state.bytes_sent,
-                "samples_per_second": round(rate, 1),
-                "skipped_steps": done.skipped_steps,
-                "residual_norm": self._residual_norm(),
-                "step_seconds": {p: round(measured[p], 6) for p in PHASES if p in measured},
-            }
-            self.folder.log("train", row)
+            row = TrainingRow(
+                step=state.step,
+                epoch=self.epochs,
+                seconds=round(state.seconds, 3),
+                loss=float(loss),
+                lr=float(self._lr),
+                density=done.density,
+                bytes_sent=done.bytes_sent,
+                bytes_sent_total=state.bytes_sent,
+                samples_per_second=round(rate, 1),
+                skipped_steps=done.skipped_steps,
+                residual_norm=self._residual_norm(),
+                step_seconds={p: round(measured[p], 6) for p in PHASES if p in measured},
+            )
+            self.folder.log(row)
             if self.events:
                 self.events.train(row)
         if self.reporter:

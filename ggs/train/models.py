@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchvision.models.densenet import DenseNet
 
 from ggs.errors import ConfigurationError
+from ggs.extras import require
+from ggs.text import shorten
 from ggs.train import user_model
 from ggs.train.error_translation import is_out_of_memory
 from ggs.train.names import require_model
@@ -113,7 +113,8 @@ class CifarAlexNet(nn.Module):
 
 def cifar_densenet121(num_classes: int = 10, **options: Any) -> nn.Module:
     """DenseNet-121 (Huang et al., 2017) with a 3x3 first layer and no early pooling, for small images."""
-    model: nn.Module = DenseNet(32, (6, 12, 24, 16), 64, num_classes=num_classes, **options)
+    densenet = _torchvision_models().DenseNet
+    model: nn.Module = densenet(32, (6, 12, 24, 16), 64, num_classes=num_classes, **options)
     features = model.get_submodule("features")
     features.conv0 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
     nn.init.kaiming_normal_(features.conv0.weight)
@@ -130,7 +131,13 @@ _SMALL: dict[str, Callable[..., nn.Module]] = {
 
 def names() -> list[str]:
     """All names that need no colon, sorted."""
-    return sorted({*_OWN, *torchvision.models.list_models(module=torchvision.models)})
+    torchvision = _torchvision_models()
+    return sorted({*_OWN, *torchvision.list_models(module=torchvision)})
+
+
+def _torchvision_models() -> Any:
+    """torchvision.models, imported for who asks for one of them: that takes a second of a processor."""
+    return require("torchvision.models", "train")
 
 
 def input_channels(name: str, channels: int) -> int:
@@ -147,16 +154,16 @@ def build(
     ``image_size`` that its signature names, see ``ggs.train.user_model``. Raises ConfigurationError for an
     unknown name and for options that the model does not take.
     """
-    found = {"num_classes": num_classes, "in_channels": in_channels, "image_size": image_size}
+    data = {"num_classes": num_classes, "in_channels": in_channels, "image_size": image_size}
     if ":" in name:
-        return user_model.build(name, found, options)
+        return user_model.build(name, data, options)
     if name in _OWN:
-        builder, arguments = _OWN[name], found
+        builder, arguments = _OWN[name], data
     elif name in _SMALL and image_size <= SMALL_IMAGE:
         builder, arguments = _SMALL[name], {"num_classes": num_classes}
     else:
         require_model(name, names())
-        builder = torchvision.models.get_model_builder(name)
+        builder = _torchvision_models().get_model_builder(name)
         arguments = {"num_classes": num_classes, **_torchvision_arguments(name, image_size)}
     try:
         return builder(**{**arguments, **options})
@@ -170,7 +177,7 @@ def build(
         ) from None
 
 
-def needs_trial(name: str) -> bool:
+def needs_smoke_test(name: str) -> bool:
     """Whether ``check_images`` cannot tell: of one's own models, and of RegNets, which compute with
     tensors while they are built."""
     return ":" in name or name.startswith("regnet_")
@@ -208,7 +215,7 @@ def check_images(
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    return shorten(str(error).splitlines()[0], 200) if str(error) else type(error).__name__
 
 
 def logits(output: Any) -> Tensor:

@@ -35,8 +35,8 @@ def known_optimizers() -> set[str]:
 
 def known_models() -> set[str]:
     """The models of ggs and torchvision; empty where those cannot be read."""
-    found = _defined("torchvision", "models", _MODEL)
-    return found and {*found, *OWN_MODELS}
+    names = _defined("torchvision", "models", _MODEL)
+    return names and {*names, *OWN_MODELS}
 
 
 def require_optimizer(name: str, known: Iterable[str]) -> None:
@@ -62,8 +62,8 @@ def require_model(name: str, known: Iterable[str]) -> None:
 
 def _defined(package: str, folder: str, pattern: re.Pattern[str]) -> set[str]:
     """What the modules in a folder of a package define; empty where there are no sources to read."""
-    found = find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
         return set()
-    paths = Path(found.submodule_search_locations[0], folder).glob("*.py")
+    paths = Path(spec.submodule_search_locations[0], folder).glob("*.py")
     return {name for path in paths for name in pattern.findall(path.read_text(encoding="utf-8"))}

@@ -18,6 +18,7 @@ from ggs.optim.dense import Dense
 from ggs.optim.error_feedback import ResidualOptimizer
 from ggs.optim.ggs import GGS
 from ggs.optim.support import check_optimizer
+from ggs.text import one_line
 from ggs.train.arguments import suggestion
 from ggs.train.config import TrainConfig
 from ggs.train.error_translation import is_out_of_memory
@@ -32,13 +33,13 @@ SPARSE: dict[str, type[ResidualOptimizer]] = {
 
 def optimizer_classes() -> dict[str, Callable[..., torch.optim.Optimizer]]:
     """Every optimizer of torch.optim under its name in lower case."""
-    found: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    classes: dict[str, Callable[..., torch.optim.Optimizer]] = {
         name.lower(): kind
         for name, kind in vars(torch.optim).items()
         if inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer)
     }
-    found.pop("optimizer")
-    return found
+    classes.pop("optimizer")
+    return classes
 
 
 def build_optimizer(
@@ -95,9 +96,8 @@ def _refused_in_one_line(config: TrainConfig, values: dict[str, Any]) -> Iterato
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ConfigurationError(
-            f"optimizer: {config.optimizer} refuses {values}: {reason}"
+            f"optimizer: {config.optimizer} refuses {values}: {one_line(error)}"
         ) from None
 
 
@@ -125,7 +125,7 @@ def distribute(
             max_consecutive_skips=config.max_consecutive_skips,
             process_group=group,
         )
-    own: dict[str, Any] = {"clip_norm": config.clip_norm} if config.method == "dgc" else {}
+    clipping: dict[str, Any] = {"clip_norm": config.clip_norm} if config.method == "dgc" else {}
     return SPARSE[config.method](
         optimizer,
         model,
@@ -139,7 +139,7 @@ def distribute(
         dense_below=config.dense_below,
         max_consecutive_skips=config.max_consecutive_skips,
         process_group=group,
-        **own,
+        **clipping,
     )
 
 

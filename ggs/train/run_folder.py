@@ -9,8 +9,9 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from safetensors.torch import save_file
 from torch import nn
 
 from ggs.errors import CheckpointError, ConfigurationError
+from ggs.files import replacing
+from ggs.text import one_line
 from ggs.train.arguments import load_yaml
-from ggs.train.checkpoint.settings import FREE_TO_CHANGE
 from ggs.train.config import TrainConfig
+from ggs.train.records import EvaluationRow, Record, Summary, TrainingRow
 
 CONFIG, METRICS, SUMMARY, WEIGHTS = (
     "config.yaml",
@@ -30,23 +33,6 @@ CONFIG, METRICS, SUMMARY, WEIGHTS = (
     "summary.json",
     "model.safetensors",
 )
-
-_FREE_TO_CHANGE = {
-    "run_dir",
-    "overwrite",
-    "download",
-    "rendezvous_timeout",
-    "collective_timeout",
-    "checkpoint_dir",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "checkpoint_timeout",
-    "resume",
-    "check_replicas_every",
-    "tensorboard",
-    "dry_run",
-}
-"""Settings that do not make a restarted run another one."""
 
 
 class RunFolder:
@@ -86,11 +72,11 @@ class RunFolder:
                 f"run_dir: cannot write to {self.path}: {error.strerror}"
             ) from None
 
-    def log(self, kind: str, row: Mapping[str, Any]) -> None:
+    def log(self, row: TrainingRow | EvaluationRow) -> None:
         """Append one line to ``metrics.jsonl``; NaN and infinity, which JSON lacks, become null."""
         with self._writing():
             self._stay()
-            self._metrics.write((_json({"kind": kind, **row}) + "\n").encode())
+            self._metrics.write((_json(row) + "\n").encode())
             self._metrics.flush()
 
     def metrics_so_far(self) -> tuple[Path, int]:
@@ -101,10 +87,10 @@ class RunFolder:
 
     def close(self) -> None:
         """Close ``metrics.jsonl``; harmless when it is closed already, or its disk is full."""
-        with suppress(OSError):  # every line has been flushed, or its failure told
+        with suppress(OSError):  # every line has been flushed, or its failure raised
             self._metrics.close()
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
+    def finish(self, summary: Summary) -> None:
         """Write ``summary.json``, which marks the run as finished."""
         with self._writing():
             self._stay()
@@ -119,13 +105,12 @@ class RunFolder:
             name: tensor.detach().cpu().contiguous().clone()
             for name, tensor in model.state_dict().items()
         }
-        temporary = self.path / (WEIGHTS + ".part")
         with self._writing():
             self._stay()
-            save_file(state, str(temporary))  # which makes it readable to its owner alone
-            with suppress(OSError):  # some storages know no modes
-                temporary.chmod(stat.S_IMODE((self.path / METRICS).stat().st_mode))
-            os.replace(temporary, self.path / WEIGHTS)
+            with replacing(self.path / WEIGHTS) as temporary:
+                save_file(state, str(temporary))  # which makes it readable to its owner alone
+                with suppress(OSError):  # some storages know no modes
+                    temporary.chmod(stat.S_IMODE((self.path / METRICS).stat().st_mode))
 
     def _stay(self) -> None:
         """Put the folder there again, with the record so far, if somebody has deleted or moved it.
@@ -151,7 +136,7 @@ class RunFolder:
         try:
             yield
         except (OSError, SafetensorError) as error:
-            reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
+            reason = getattr(error, "strerror", None) or one_line(error, 200)
             raise CheckpointError(
                 f"cannot write to the run's folder {self.path}: {reason}"
             ) from None
@@ -172,10 +157,9 @@ def check_free(path: Path, config: TrainConfig, resumed: bool = False) -> None:
         raise ConfigurationError(
             f"run_dir: {path} holds a finished run; give another --run-dir, or --overwrite to replace it"
         )
-    free = FREE_TO_CHANGE if resumed else _FREE_TO_CHANGE
     there, here = load_yaml(path / CONFIG), _values(config)
-    for name in here:
-        if name not in free and there.get(name) != here[name]:
+    for name in TrainConfig.fixed(resumed=resumed):
+        if there.get(name) != here[name]:
             kind = "a finished" if finished else "an unfinished"
             raise ConfigurationError(
                 f"run_dir: {path} holds {kind} run with {name} {there.get(name)}, here it is "
@@ -218,15 +202,13 @@ def _new_folder(config: TrainConfig) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old one or the new one, never half."""
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
-def _json(row: Mapping[str, Any], indent: int | None = None) -> str:
+def _json(record: Record, indent: int | None = None) -> str:
     finite = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in row.items()
+        for key, value in asdict(record).items()
     }
     return json.dumps(finite, indent=indent, allow_nan=False)

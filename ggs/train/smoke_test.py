@@ -13,10 +13,10 @@ from ggs.train.config import TrainConfig
 from ggs.train.evaluate import autocast
 from ggs.train.models import training_loss
 from ggs.train.seeds import MODEL, generator
-from ggs.train.user_model import told
+from ggs.train.user_model import user_errors
 
 
-def try_out(
+def run_smoke_test(
     config: TrainConfig, model: nn.Module, images: tuple[int, int, int], num_classes: int
 ) -> None:
     """Pass one batch of noise forward and backward, and leave nothing behind.
@@ -58,12 +58,12 @@ def _try(
     hint = f"; its weights are {', '.join(kinds)}, images are float32" if kinds else ""
     with torch.set_grad_enabled(model.training):
         with (
-            told(f"model: {config.model} fails on images of {shape}", hint),
+            user_errors(f"model: {config.model} fails on images of {shape}", hint),
             autocast(config, images.device),
         ):
             output = model(images)
         _check_scores(config.model, output, len(images), num_classes)
-        with told(f"model: {config.model} fails in its loss or backward pass", hint):
+        with user_errors(f"model: {config.model} fails in its loss or backward pass", hint):
             loss = training_loss(output, labels)
             if not model.training:
                 return
@@ -77,7 +77,7 @@ def _try(
 
 def _check_state(name: str, model: nn.Module) -> None:
     """Raise ConfigurationError for a model that could not be written at the end of its run."""
-    with told(f"model: {name} fails in state_dict()"):
+    with user_errors(f"model: {name} fails in state_dict()"):
         state = model.state_dict()
     for key, value in state.items():
         if not isinstance(value, Tensor):
@@ -93,8 +93,8 @@ def _check_scores(name: str, output: Any, batch: int, num_classes: int) -> None:
     if isinstance(output, tuple):
         expected += ", or a tuple with them first and auxiliary ones behind"
     members = output if isinstance(output, tuple) and output else (output,)
-    for place, scores in enumerate(members):
-        if scores is None and place > 0:
+    for position, scores in enumerate(members):
+        if scores is None and position > 0:
             continue
         if not isinstance(scores, Tensor):
             raise ConfigurationError(

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from ggs.launch import exit_codes, launcher
-from ggs.launch.placement import LaunchOptions
 from ggs.train.config import TrainConfig, parse
+from ggs.train.launch_options import launch_options
+from ggs.train.names import check_names
 
 
 def start(argv: Sequence[str], prog: str = "ggs train") -> int:
@@ -12,26 +13,26 @@ def start(argv: Sequence[str], prog: str = "ggs train") -> int:
 
     Raises GGSError for whatever is wrong before the workers run.
     """
-    config = parse(argv, prog)
+    config = parse_and_check(argv, prog)
     if config.dry_run:
         from ggs.train.dry_run import describe, dry_run
 
         print(describe(dry_run(config)))
         return exit_codes.SUCCESS
-    from ggs.train import worker  # after the checks: a wrong setting is told without the wait
+    from ggs.train import worker  # after the checks: a wrong setting is reported without the wait
 
     return launcher.start(launch_options(config), worker.main, (config,))
 
 
-def launch_options(config: TrainConfig) -> LaunchOptions:
-    """The part of ``config`` that the launcher needs."""
-    return LaunchOptions(
-        workers=config.workers,
-        backend=config.backend,
-        rendezvous_timeout=config.rendezvous_timeout,
-        finish_timeout=config.collective_timeout,  # they end together: a last exchange sees to it
-        roles=tuple(filter(None, config.roles.split(","))),
-        independent=config.independent,
-        cpu=config.device == "cpu",
-        threads=config.threads,
-    )
+def parse_and_check(argv: Sequence[str], prog: str = "ggs train") -> TrainConfig:
+    """Read flags and ``--config``, and check all that can be checked before a worker starts.
+
+    Raises ConfigurationError with one line that names the setting, its value and what is allowed;
+    SystemExit(0) after ``--help``.
+    """
+    config = parse(argv, prog)
+    check_names(config.optimizer, config.model)
+    from ggs.train.check import check  # imports torch, which a help page can do without
+
+    check(config)
+    return config

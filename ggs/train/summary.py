@@ -1,23 +1,18 @@
 """What a run came to: the content of ``summary.json``."""
 
 import platform
-from typing import Any
 
 import torch
 
 from ggs._version import __version__
 from ggs.train.loop import Trainer
+from ggs.train.records import Summary
 
 
 def summarise(
     trainer: Trainer, result: dict[str, float], replicas: list[float], checkpoint_seconds: float
-) -> dict[str, Any]:
+) -> Summary:
     """The figures of a finished run.
-
-    ``density``, ``compression_ratio`` and the bytes per step are means over the steps after the density
-    warm-up, or over all where the run ended within it; the ``_total`` ones are over all steps.
-    What a resumed run did before its checkpoint is counted in all of them: ``resumed_from_step`` only says
-    where the last process began, at ``steps`` itself where the run had ended before.
 
     Args:
         trainer: after its last step.
@@ -39,40 +34,41 @@ def summarise(
     )
     total = state.bytes_sent
     global_batch_size = config.batch_size * config.accumulate * world_size
-    return {
-        "method": config.method,
-        "model": config.model,
-        "data": config.data,
-        "optimizer": config.optimizer,
-        **result,
-        "top1_replicas_min": min(replicas, default=None),
-        "top1_replicas_mean": sum(replicas) / len(replicas) if replicas else None,
-        "test_images": len(trainer.test_images),
-        "world_size": world_size,
-        "density": elements / (steps * optimizer.statistics.numel),
-        "density_warmup_steps": trainer.plan.density_warmup,
-        "settled_steps": state.settled_steps,
-        "steps": state.step,
-        "resumed_from_step": trainer.resumed_from,
-        "epochs": state.epoch + state.epoch_step / trainer.plan.steps_per_epoch,
-        "skipped_steps": optimizer.statistics.skipped_steps,
-        "seconds": round(state.seconds, 3),
-        "checkpoint_seconds": round(checkpoint_seconds, 3),
-        "samples_per_second": round(state.images / state.training_seconds, 1),
-        "bytes_sent_per_step": round(sent / steps, 1),
-        "dense_bytes_per_step": dense // steps,
-        "compression_ratio": dense / sent if sent else None,
-        "bytes_sent_total": total,
-        "compression_ratio_total": state.dense_bytes / total if total else None,
-        "batch_size": config.batch_size,
-        "global_batch_size": global_batch_size,
-        "seed": config.seed,
-        "parameters": sum(p.numel() for p in trainer.model.parameters()),
-        "device": device_name(trainer.device),
-        "ggs_version": __version__,
-        "torch_version": torch.__version__,
-        "python_version": platform.python_version(),
-    }
+    return Summary(
+        method=config.method,
+        model=config.model,
+        data=config.data,
+        optimizer=config.optimizer,
+        top1=result["top1"],
+        loss=result["loss"],
+        top1_replicas_min=min(replicas, default=None),
+        top1_replicas_mean=sum(replicas) / len(replicas) if replicas else None,
+        test_images=len(trainer.test_images),
+        world_size=world_size,
+        density=elements / (steps * optimizer.statistics.numel),
+        density_warmup_steps=trainer.plan.density_warmup,
+        settled_steps=state.settled_steps,
+        steps=state.step,
+        resumed_from_step=trainer.resumed_from,
+        epochs=state.epoch + state.epoch_step / trainer.plan.steps_per_epoch,
+        skipped_steps=optimizer.statistics.skipped_steps,
+        seconds=round(state.seconds, 3),
+        checkpoint_seconds=round(checkpoint_seconds, 3),
+        samples_per_second=round(state.images / state.training_seconds, 1),
+        bytes_sent_per_step=round(sent / steps, 1),
+        dense_bytes_per_step=dense // steps,
+        compression_ratio=dense / sent if sent else None,
+        bytes_sent_total=total,
+        compression_ratio_total=state.dense_bytes / total if total else None,
+        batch_size=config.batch_size,
+        global_batch_size=global_batch_size,
+        seed=config.seed,
+        parameters=sum(p.numel() for p in trainer.model.parameters()),
+        device=device_name(trainer.device),
+        ggs_version=__version__,
+        torch_version=torch.__version__,
+        python_version=platform.python_version(),
+    )
 
 
 def device_name(device: torch.device) -> str:

@@ -7,7 +7,8 @@ import logging
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+
+from ggs.train.records import EvaluationRow, TrainingRow
 
 FOLDER = "tensorboard"
 FLUSH_SECONDS = 15
@@ -58,17 +59,18 @@ class Events:
         except OSError as error:
             self._give_up(error)
 
-    def train(self, row: Mapping[str, Any]) -> None:
+    def train(self, row: TrainingRow) -> None:
         """The events of a "train" line of ``metrics.jsonl``."""
-        values = {tag: row[name] for name, tag in _TRAIN_TAGS.items() if row[name] is not None}
-        total = sum(row["step_seconds"].values())
-        for phase, seconds in row["step_seconds"].items():
-            values[f"share of a step/{phase}"] = seconds / total
-        self._add(values, row["step"])
+        values = {tag: getattr(row, name) for name, tag in _TRAIN_TAGS.items()}
+        phases = row.step_seconds or {}
+        shares = {name: seconds / sum(phases.values()) for name, seconds in phases.items()}
+        values.update({f"share of a step/{name}": share for name, share in shares.items()})
+        self._add(values, row.step)
 
-    def evaluation(self, row: Mapping[str, Any]) -> None:
+    def evaluation(self, row: EvaluationRow) -> None:
         """The events of an "evaluation" line of ``metrics.jsonl``."""
-        self._add({tag: row[name] for name, tag in _EVALUATION_TAGS.items()}, row["step"])
+        values = {tag: getattr(row, name) for name, tag in _EVALUATION_TAGS.items()}
+        self._add(values, row.step)
 
     def close(self) -> None:
         """Write what is left."""
@@ -79,12 +81,16 @@ class Events:
                 self._give_up(error)
             self._writer = None
 
-    def _add(self, values: Mapping[str, float], step: int) -> None:
+    def _add(self, values: Mapping[str, float | None], step: int) -> None:
         if self._writer is None:
             return
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        scalars = [
+            Summary.Value(tag=tag, simple_value=value)
+            for tag, value in values.items()
+            if value is not None
+        ]
         try:
             self._writer.add_summary(Summary(value=scalars), step)
         except OSError as error:  # of the writer's thread, some events ago

@@ -1,7 +1,7 @@
-"""A model of the user's own, ``package.module:function``: found and built. ``smoke_test`` tries it.
+"""A model of the user's own, ``package.module:function``: imported and built. ``smoke_test`` tries it.
 
 Their code is foreign: whatever it raises, at import, when it builds or when it runs, is a mistake of its
-author's, told in one line with its place, and never a traceback.
+author's: one line that says where, and never a traceback.
 """
 
 import importlib
@@ -16,6 +16,7 @@ from typing import Any
 from torch import nn
 
 from ggs.errors import ConfigurationError, GGSError
+from ggs.text import shorten
 from ggs.train.arguments import suggestion
 from ggs.train.error_translation import is_out_of_memory
 
@@ -32,28 +33,28 @@ def builder(name: str) -> Callable[..., Any]:
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
     way_out = f"give package.module:function, importable from {os.getcwd()}"
-    with told(f"model: cannot import {module_name!r} of {name!r}", f"; {way_out}"):
+    with user_errors(f"model: cannot import {module_name!r} of {name!r}", f"; {way_out}"):
         module = importlib.import_module(module_name)
         missing = object()
-        found = getattr(module, attribute, missing)
-    if found is missing:
+        function = getattr(module, attribute, missing)
+    if function is missing:
         near = suggestion(attribute, _functions(module))
         raise ConfigurationError(
             f"model: {module_name} has no function {attribute!r}{near}; {way_out}"
         )
-    if not callable(found):
+    if not callable(function):
         raise ConfigurationError(
-            f"model: {name} is a {type(found).__name__}, not a function that returns a model; {way_out}"
+            f"model: {name} is a {type(function).__name__}, not a function that returns a model; {way_out}"
         )
-    return found
+    return function
 
 
 def _functions(module: ModuleType) -> list[str]:
     return [name for name, value in vars(module).items() if callable(value) and name[0] != "_"]
 
 
-def build(name: str, found: dict[str, int], options: dict[str, Any]) -> nn.Module:
-    """The model that ``name`` returns, called with ``options`` and those of ``found`` that its signature
+def build(name: str, data: dict[str, int], options: dict[str, Any]) -> nn.Module:
+    """The model that ``name`` returns, called with ``options`` and those of ``data`` that its signature
     names. Raises ConfigurationError.
     """
     function = builder(name)
@@ -61,8 +62,8 @@ def build(name: str, found: dict[str, int], options: dict[str, Any]) -> nn.Modul
         accepted = set(inspect.signature(function).parameters)
     except (TypeError, ValueError):  # a built-in one, which has none
         accepted = set()
-    arguments = {key: value for key, value in found.items() if key in accepted}
-    with told(f"model: {name} fails with { ({**arguments, **options}) }"):
+    arguments = {key: value for key, value in data.items() if key in accepted}
+    with user_errors(f"model: {name} fails with { ({**arguments, **options}) }"):
         model = function(**{**arguments, **options})
     if not isinstance(model, nn.Module):
         raise ConfigurationError(
@@ -72,7 +73,7 @@ def build(name: str, found: dict[str, int], options: dict[str, Any]) -> nn.Modul
 
 
 @contextmanager
-def told(what: str, way_out: str = "") -> Iterator[None]:
+def user_errors(what: str, way_out: str = "") -> Iterator[None]:
     """Raise ConfigurationError, ``what (reason)way_out``, for whatever foreign code raises inside."""
     try:
         yield
@@ -80,17 +81,17 @@ def told(what: str, way_out: str = "") -> Iterator[None]:
         if isinstance(error, GGSError) or is_out_of_memory(error):
             raise
         # No colon after the type: OpenPAI reads "ImportError:" in a log as a reason of its own.
-        text = " ".join(str(error).split())[:200]
-        reason = f"{type(error).__name__} {text}".strip() + _place(error.__traceback__)
+        text = shorten(" ".join(str(error).split()), 200)
+        reason = f"{type(error).__name__} {text}".strip() + _location(error.__traceback__)
         raise ConfigurationError(f"{what} ({reason}){way_out}") from None
 
 
-def _place(trace: TracebackType | None) -> str:
-    """`` in FILE, line N``: the last place that is neither ours, nor Python's, nor an installed package."""
-    place = ""
+def _location(trace: TracebackType | None) -> str:
+    """`` in FILE, line N``: the last line that is neither ours, nor Python's, nor an installed package."""
+    location = ""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if not file.startswith(_NOT_THEIRS):
-            place = f" in {os.path.basename(file)}, line {trace.tb_lineno}"
+            location = f" in {os.path.basename(file)}, line {trace.tb_lineno}"
         trace = trace.tb_next
-    return place
+    return location

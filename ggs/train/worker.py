@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 
 from ggs.dist import process_group
 from ggs.dist.backend import choose_backend
+from ggs.dist.collectives import Collectives
 from ggs.dist.process_group import Group, connect
 from ggs.errors import ConfigurationError
 from ggs.optim.batchnorm import batchnorm_modules
@@ -17,14 +19,16 @@ from ggs.train.check import check_batch
 from ggs.train.checkpoint.checkpointer import Checkpointer, resume
 from ggs.train.checkpoint.load import Loaded
 from ggs.train.config import TrainConfig
-from ggs.train.console import Reporter
-from ggs.train.error_translation import told_in_one_line
+from ggs.train.console import LogHandler, Reporter, log_shown
+from ggs.train.error_translation import cluster_errors
 from ggs.train.evaluate import evaluate_replicas
+from ggs.train.images import DataSpec, ImageSet
 from ggs.train.kernels import compile_kernels
-from ggs.train.loop import Plan, Trainer
+from ggs.train.loop import RunPlan, Trainer
 from ggs.train.optimizers import build_optimizer, distribute
+from ggs.train.records import Summary
 from ggs.train.run_folder import RunFolder
-from ggs.train.smoke_test import try_out
+from ggs.train.smoke_test import run_smoke_test
 from ggs.train.summary import summarise
 
 
@@ -54,7 +58,7 @@ def main(config: TrainConfig) -> None:
     group = _join(config, device, local_size)
     if selects_here and local_rank != 0:
         compile_kernels(config.values)  # reads what the first worker has compiled
-    with told_in_one_line(config.collective_timeout):
+    with cluster_errors(config.collective_timeout):
         train(config, device, group)
         # A worker that hangs after its last exchange would be waited for without end.
         connect(group).all_reduce_max_(torch.zeros(1, dtype=torch.uint8, device=device))
@@ -75,7 +79,7 @@ def train(
     config: TrainConfig,
     device: torch.device,
     group: Group | None,
-    images: tuple[data.ImageSet, data.ImageSet] | None = None,
+    images: tuple[ImageSet, ImageSet] | None = None,
 ) -> dict[str, Any]:
     """Train in an existing process group and return the summary, on rank 0 also written and printed.
 
@@ -83,7 +87,7 @@ def train(
         config: the run.
         device: this worker's.
         group: the workers; None for the default group, or for one worker where there is none.
-        images: the training and test images where they are loaded already; see ``load_images``.
+        images: the training and test images where they are loaded already; see ``data.load``.
     """
     collectives = connect(group)
     if collectives.shares_process and config.checkpoint_dir is not None:
@@ -95,12 +99,25 @@ def train(
             "exchange: workers that share a process are on no nodes that hierarchical could tell apart; "
             "give allgather or split"
         )
+    if collectives.rank > 0:  # rank 0 speaks for all
+        return asdict(_train(config, device, group, collectives, images, None))
+    with log_shown() as log:
+        return asdict(_train(config, device, group, collectives, images, log))
+
+
+def _train(
+    config: TrainConfig,
+    device: torch.device,
+    group: Group | None,
+    collectives: Collectives,
+    images: tuple[ImageSet, ImageSet] | None,
+    log: LogHandler | None,
+) -> Summary:
     spec = data.spec(config)
-    channels = models.input_channels(config.model, spec.channels)
-    images = images or load_images(config, device)
+    images = images or data.load(config, spec, device)
     check_batch(config, len(images[0]), collectives.size)
-    plan = Plan.of(config, len(images[0]), collectives.size)
-    model = build_model(config, spec, channels, device)
+    plan = RunPlan.of(config, len(images[0]), collectives.size)
+    model = build_model(config, spec, device)
     torch.manual_seed(seeds.derive(config.seed, seeds.MODEL, collectives.rank))
     optimizer = distribute(
         config, build_optimizer(config, model.parameters()), model, plan.density_warmup, group
@@ -110,26 +127,28 @@ def train(
     ended = resumed is not None and trainer.state.step >= trainer.plan.steps
     if resumed is not None and ended:
         trainer.has_ended(resumed.manifest.world_size, resumed.manifest.density_warmup)
-    if collectives.rank == 0:
-        _open_results(trainer, resumed, ended)
+    if log is not None:
+        _open_results(trainer, resumed, ended, log)
+    checkpointer: Checkpointer | None = None
     try:
         if config.checkpoint_dir is not None:
             background = process_group.background_group(config.checkpoint_timeout)
-            trainer.checkpointer = Checkpointer(config.checkpoint_dir, trainer, background, resumed)
+            checkpointer = Checkpointer(config.checkpoint_dir, trainer, background, resumed)
+            trainer.after_step = checkpointer.after_step
         trainer.run()
-        if trainer.checkpointer and not (
+        if checkpointer and not (
             ended and resumed and resumed.folder.parent == config.checkpoint_dir
         ):
-            trainer.checkpointer.finish()
-        summary = _finish(trainer)
+            checkpointer.finish()
+        summary = _finish(trainer, checkpointer.seconds if checkpointer else 0.0)
         if trainer.folder and trainer.reporter:
             trainer.folder.finish(summary)
-            if trainer.checkpointer:
-                trainer.checkpointer.mark_done()
-            trainer.reporter.summary(summary, str(trainer.folder.path))
+            if checkpointer:
+                checkpointer.mark_done()
+            trainer.reporter.summary(asdict(summary), str(trainer.folder.path))
     finally:
-        if trainer.checkpointer:
-            trainer.checkpointer.close()
+        if checkpointer:
+            checkpointer.close()
         if trainer.folder and trainer.reporter:
             trainer.folder.close()
             trainer.reporter.close()
@@ -138,19 +157,14 @@ def train(
     return summary
 
 
-def load_images(config: TrainConfig, device: torch.device) -> tuple[data.ImageSet, data.ImageSet]:
-    """The training and the test images of ``config``. Raises DataError."""
-    spec = data.spec(config)
-    return data.load(config, spec, models.input_channels(config.model, spec.channels), device)
-
-
-def _open_results(trainer: Trainer, resumed: Loaded | None, ended: bool) -> None:
+def _open_results(trainer: Trainer, resumed: Loaded | None, ended: bool, log: LogHandler) -> None:
     config = trainer.config
     if resumed is None:
         trainer.folder = RunFolder(config)
     else:
         trainer.folder = RunFolder(config, resumed.metrics, resumed.manifest.run_dir)
     trainer.reporter = Reporter(trainer.plan.steps, trainer.plan.epochs)
+    log.say = trainer.reporter.say
     if trainer.folder.restarted:
         trainer.reporter.say(f"starting over the run in {trainer.folder.path}")
     if ended:
@@ -176,22 +190,22 @@ def _join(config: TrainConfig, device: torch.device, local_size: int) -> Group |
     return process_group.join(backend, config.rendezvous_timeout, config.collective_timeout)
 
 
-def build_model(
-    config: TrainConfig, spec: data.DataSpec, channels: int, device: torch.device
-) -> nn.Module:
+def build_model(config: TrainConfig, spec: DataSpec, device: torch.device) -> nn.Module:
     """The model of ``config`` as every worker starts with it, on its device."""
     torch.manual_seed(seeds.derive(config.seed, seeds.WEIGHTS))
     model = models.build(
-        config.model, spec.num_classes, channels, spec.image_size, config.model_options
+        config.model, spec.num_classes, spec.channels, spec.image_size, config.model_options
     ).to(device)
     if config.channels_last:
         model = model.to(memory_format=torch.channels_last)
-    if models.needs_trial(config.model):
-        try_out(config, model, (channels, spec.image_size, spec.image_size), spec.num_classes)
+    if models.needs_smoke_test(config.model):
+        run_smoke_test(
+            config, model, (spec.channels, spec.image_size, spec.image_size), spec.num_classes
+        )
     return model
 
 
-def _finish(trainer: Trainer) -> dict[str, Any]:
+def _finish(trainer: Trainer, checkpoint_seconds: float) -> Summary:
     """Evaluate and save the final model; a collective. Return the summary."""
     replicas: list[float] = []
     config, optimizer = trainer.config, trainer.optimizer
@@ -209,8 +223,7 @@ def _finish(trainer: Trainer) -> dict[str, Any]:
     with optimizer.consolidated(trainer.calibration()):
         if trainer.folder:
             trainer.folder.save_weights(trainer.model)
-    seconds = trainer.checkpointer.seconds if trainer.checkpointer else 0.0
-    return summarise(trainer, result, replicas, seconds)
+    return summarise(trainer, result, replicas, checkpoint_seconds)
 
 
 def _number(name: str, default: int) -> int:

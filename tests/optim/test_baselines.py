@@ -16,7 +16,8 @@ from ggs.errors import CheckpointError, ConfigurationError, MismatchError, Unsup
 from ggs.optim.base import DistributedOptimizer
 from ggs.optim.batchnorm import local_parameters
 from ggs.train.arguments import build as build_config
-from ggs.train.config import TrainConfig, parse
+from ggs.train.config import TrainConfig
+from ggs.train.start import parse_and_check
 from ggs.train.worker import train
 from tests.full import reduced
 from tests.models import MODELS, backward, build
@@ -593,5 +594,5 @@ def test_the_trainer_resumes_it_bit_for_bit(
 
 def test_the_trainer_refuses_another_optimizer_for_it() -> None:
     with pytest.raises(ConfigurationError, match=r"dgc .* cannot use adam; give --optimizer sgd"):
-        parse(["--method", "dgc"])
-    assert parse(["--method", "dgc", "--optimizer", "sgd"]).method == "dgc"
+        parse_and_check(["--method", "dgc"])
+    assert parse_and_check(["--method", "dgc", "--optimizer", "sgd"]).method == "dgc"

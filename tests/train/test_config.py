@@ -8,12 +8,13 @@ import torch
 
 from ggs.errors import ConfigurationError, GGSError, UnsupportedError
 from ggs.train import run_folder as runs
-from ggs.train.config import parse
 from ggs.train.duration import Duration
+from ggs.train.records import Summary
+from ggs.train.start import parse_and_check
 
 
 def test_the_defaults_pass() -> None:
-    config = parse([])
+    config = parse_and_check([])
     assert (config.model, config.data, config.method, config.density) == (
         "lenet5",
         "mnist5k",
@@ -23,7 +24,7 @@ def test_the_defaults_pass() -> None:
 
 
 def test_the_example_passes(root: Path) -> None:
-    config = parse(["--config", str(root / "examples/quickstart.yaml")])
+    config = parse_and_check(["--config", str(root / "examples/quickstart.yaml")])
     assert config.workers == 2
 
 
@@ -86,7 +87,7 @@ def test_the_example_passes(root: Path) -> None:
 )
 def test_a_mistake_is_one_line(argv: list[str], words: list[str]) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        parse(argv)
+        parse_and_check(argv)
     message = str(caught.value)
     assert "\n" not in message
     assert all(word in message for word in words), message
@@ -95,13 +96,13 @@ def test_a_mistake_is_one_line(argv: list[str], words: list[str]) -> None:
 @pytest.mark.parametrize("name", ["lbfgs", "sparseadam", "asgd"])
 def test_optimizers_that_cannot_work_are_refused_by_name(name: str) -> None:
     with pytest.raises((UnsupportedError, ConfigurationError), match=r"(?i)" + name):
-        parse(["--optimizer", name])
+        parse_and_check(["--optimizer", name])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without GPU")
 def test_a_gpu_that_is_not_there_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="device: cuda"):
-        parse(["--device", "cuda"])
+        parse_and_check(["--device", "cuda"])
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
 )
 def test_models_pass_on_images_of_their_size(model: str) -> None:
     size = "224" if model == "vit_b_16" else "32"
-    assert parse(["--model", model, "--image-size", size]).model == model
+    assert parse_and_check(["--model", model, "--image-size", size]).model == model
 
 
 def test_a_runs_folder_that_leads_nowhere_is_one_line(
@@ -118,25 +119,27 @@ def test_a_runs_folder_that_leads_nowhere_is_one_line(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").symlink_to("nowhere")
     with pytest.raises(ConfigurationError, match="cannot create runs/lenet5"):
-        runs.RunFolder(parse([]))
+        runs.RunFolder(parse_and_check([]))
 
 
 def test_a_finished_run_is_not_replaced(tmp_path: Path) -> None:
-    config = parse(["--run-dir", str(tmp_path), "--lr", "0.5"])
+    config = parse_and_check(["--run-dir", str(tmp_path), "--lr", "0.5"])
     folder = runs.RunFolder(config)
-    assert parse(["--run-dir", str(tmp_path), "--lr", "0.5"])  # unfinished, the same: a restart
+    assert parse_and_check(
+        ["--run-dir", str(tmp_path), "--lr", "0.5"]
+    )  # unfinished, the same: a restart
     with pytest.raises(ConfigurationError, match=r"unfinished run with lr 0\.5, here it is 0\.25"):
-        parse(["--run-dir", str(tmp_path), "--lr", "0.25"])
-    folder.finish({})
+        parse_and_check(["--run-dir", str(tmp_path), "--lr", "0.25"])
+    folder.finish(Summary())
     with pytest.raises(ConfigurationError, match="finished run; give another --run-dir"):
-        parse(["--run-dir", str(tmp_path), "--lr", "0.5"])
-    assert parse(["--run-dir", str(tmp_path), "--overwrite"])
+        parse_and_check(["--run-dir", str(tmp_path), "--lr", "0.5"])
+    assert parse_and_check(["--run-dir", str(tmp_path), "--overwrite"])
 
 
 def test_a_run_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(GGSError, match="is a file"):
-        parse(["--run-dir", str(tmp_path / "file")])
+        parse_and_check(["--run-dir", str(tmp_path / "file")])
 
 
 @pytest.mark.parametrize("flag", ["--run-dir", "--checkpoint-dir"])
@@ -144,7 +147,7 @@ def test_a_folder_that_takes_no_files_even_from_root_is_refused_before_a_worker_
     flag: str,
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"_dir: /proc .*be written to.*another folder"):
-        parse([flag, "/proc/x"])
+        parse_and_check([flag, "/proc/x"])
 
 
 def test_a_full_storage_is_left_to_the_run_which_is_retried(
@@ -154,7 +157,7 @@ def test_a_full_storage_is_left_to_the_run_which_is_retried(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("tempfile.TemporaryFile", full)
-    assert parse(["--checkpoint-dir", str(tmp_path)])
+    assert parse_and_check(["--checkpoint-dir", str(tmp_path)])
 
 
 @pytest.mark.parametrize(

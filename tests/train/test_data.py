@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -22,19 +23,20 @@ from ggs.train import data
 from ggs.train import image_folder as folder_module
 from ggs.train.augment import crop_and_mirror
 from ggs.train.config import TrainConfig
+from ggs.train.images import ImageSet
 from ggs.train.seeds import AUGMENTATION, ORDER, derive, epoch_order, generator
 
 CPU = torch.device("cpu")
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
-def load(channels: int = 1, **settings: object) -> tuple[data.ImageSet, data.ImageSet]:
+def load(channels: int = 1, **settings: object) -> tuple[ImageSet, ImageSet]:
     config = TrainConfig.model_validate(settings)
-    return data.load(config, data.spec(config), channels, CPU)
+    return data.load(config, replace(data.spec(config), channels=channels), CPU)
 
 
 def collect(
-    images: data.ImageSet, order: torch.Tensor, batch_size: int = 8, epoch: int | None = None
+    images: ImageSet, order: torch.Tensor, batch_size: int = 8, epoch: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     parts = list(images.batches(order, batch_size, epoch))
     return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])

@@ -1,9 +1,13 @@
 """Whole trainings, small ones, with real workers: results, determinism, every kind of setting."""
 
+import io
 import json
+import logging
 import math
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -11,9 +15,11 @@ import yaml
 from safetensors.torch import load_file
 
 from ggs.errors import NonFiniteError
+from ggs.exchange import auto
 from ggs.train import models
 from ggs.train.arguments import build, load_yaml
 from ggs.train.config import TrainConfig
+from ggs.train.console import Reporter, log_shown
 from ggs.train.data import load, spec
 from ggs.train.worker import train
 from tests.worker_pool import WorkerPool
@@ -77,7 +83,7 @@ def test_the_saved_model_scores_what_the_summary_says(tmp_path: Path) -> None:
     summary = train(config, CPU, None)
     model = models.build("lenet5", 10, 1, 28, {})
     model.load_state_dict(weights(tmp_path))
-    _, test = load(config, spec(config), 1, CPU)
+    _, test = load(config, spec(config), CPU)
     correct = 0
     with torch.no_grad():
         for images, labels in test.batches(torch.arange(1000), 100, None):
@@ -289,3 +295,43 @@ def test_a_density_warm_up_that_outlasts_the_run_is_told_of(
     train(config_for(tmp_path / "short", density_warmup="5 steps"), CPU, None)
     train(config_for(tmp_path / "dense", density_warmup="9 steps", method="dense"), CPU, None)
     assert "warning" not in capsys.readouterr().out
+
+
+def said(rank: int, size: int, config: TrainConfig, hint: str) -> str:
+    """What a worker's training prints where hierarchical is said to be cheaper."""
+    with mock.patch.object(auto, "hint", return_value=hint), redirect_stdout(io.StringIO()) as out:
+        run(rank, size, config)
+    return out.getvalue()
+
+
+def test_the_log_tells_the_exchange_and_hints_at_a_cheaper_one(
+    tmp_path: Path, workers: WorkerPool
+) -> None:
+    """On rank 0 alone, above the lines about the training."""
+    config = config_for(tmp_path, density_warmup="2 steps", workers_per_node=2)
+    hint = "hint: exchange=hierarchical would send less"
+    first, *others = workers.run(2, said, config, hint)
+    assert first.count("exchange: allgather, for ") == 1
+    assert first.count(f"\n{hint}\n") == 1
+    assert others == [""]
+
+
+def test_the_log_tells_how_nodes_are_made_up(tmp_path: Path, workers: WorkerPool) -> None:
+    config = config_for(tmp_path, steps=2, exchange="hierarchical", workers_per_node=2)
+    first, *others = workers.run(4, said, config, "")
+    assert first.startswith("exchange: hierarchical, 2 nodes of 2 workers\n")
+    assert others == ["", "", ""]
+
+
+def test_what_is_logged_is_shown_during_a_training_only(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logger = logging.getLogger("ggs")
+    with log_shown() as log:
+        logger.info("exchange: %s", "split")
+        log.say = Reporter(1, 1).say
+        logger.warning("no more TensorBoard events: %s", "full")
+    logger.info("unseen")
+    assert capsys.readouterr().out == (
+        "exchange: split\nggs: warning: no more TensorBoard events: full\n"
+    )

@@ -15,9 +15,10 @@ import torch
 from ggs.dist.clock import Clock, Phase
 from ggs.train.arguments import build
 from ggs.train.config import TrainConfig
-from ggs.train.data import ImageSet
+from ggs.train.data import load, spec
+from ggs.train.images import ImageSet
 from ggs.train.loop import Trainer
-from ggs.train.worker import load_images, train
+from ggs.train.worker import train
 from tests.worker_pool import WorkerPool
 
 pytest.importorskip("tensorboard")
@@ -161,7 +162,7 @@ class SlowToLoad:
 
 def test_the_time_that_batches_take_is_a_part_of_the_step(tmp_path: Path) -> None:
     config = config_for(tmp_path, steps=5, accumulate=2, log_every=1, batch_size=1000)
-    images, test = load_images(config, CPU)  # two steps an epoch
+    images, test = load(config, spec(config), CPU)  # two steps an epoch
     train(config, CPU, None, (SlowToLoad(images), test))
     log = rows(tmp_path, "train")
     assert all(row["step_seconds"]["loading"] >= 0.4 for row in log)
@@ -206,11 +207,12 @@ def test_without_it_nothing_is_written(tmp_path: Path) -> None:
 FULL = """
 import resource, sys
 from pathlib import Path
+from ggs.train.records import EvaluationRow
 from ggs.train.tensorboard import Events
 events = Events(Path(sys.argv[1]), 0)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 for step in range(20000):
-    events.evaluation({"step": step, "top1": 1.0, "loss": 1.0})
+    events.evaluation(EvaluationRow(step=step, seconds=1.0, top1=1.0, loss=1.0))
 events.close()
 print("trained to the end")
 """

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from ggs.errors import ConfigurationError
-from ggs.train import user_model as own
-from ggs.train import worker
+from ggs.train import user_model, worker
 from ggs.train.arguments import build
-from ggs.train.config import TrainConfig, parse
-from ggs.train.smoke_test import try_out
+from ggs.train.config import TrainConfig
+from ggs.train.smoke_test import run_smoke_test
+from ggs.train.start import parse_and_check
 from ggs.train.worker import train
 
 CPU = torch.device("cpu")
@@ -129,7 +129,7 @@ def one_line(caught: pytest.ExceptionInfo[ConfigurationError], words: list[str])
 )
 def test_what_is_no_function_is_told_before_workers_start(model: str, words: list[str]) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        parse(["--model", model])
+        parse_and_check(["--model", model])
     one_line(caught, ["model: ", *words])
 
 
@@ -203,7 +203,7 @@ def test_the_trial_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     losses = []
     for trial in (True, False):
         if not trial:
-            monkeypatch.setattr(worker, "try_out", lambda *_: None)
+            monkeypatch.setattr(worker, "run_smoke_test", lambda *_: None)
         settings = {"model": name, "steps": 4, "log_every": 1, "device": "cpu", "evaluate_every": 0}
         folder = tmp_path / str(trial)
         train(build(TrainConfig, {**settings, "run_dir": folder}), CPU, None)
@@ -217,7 +217,7 @@ def test_the_trial_restores_the_model_itself() -> None:
     model = Everything(10)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     state = torch.get_rng_state()
-    try_out(build(TrainConfig, {"model": "own"}), model, (1, 28, 28), 10)
+    run_smoke_test(build(TrainConfig, {"model": "own"}), model, (1, 28, 28), 10)
     assert model.calls == 0
     assert model.late is None
     assert model.training
@@ -231,6 +231,6 @@ def test_the_trial_restores_the_model_itself() -> None:
 def test_memory_that_is_short_is_no_mistake_of_the_model() -> None:
     with (
         pytest.raises(torch.OutOfMemoryError),
-        own.told("model: mine fails"),
+        user_model.user_errors("model: mine fails"),
     ):
         raise torch.OutOfMemoryError("CUDA out of memory")

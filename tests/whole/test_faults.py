@@ -25,9 +25,10 @@ from ggs.train.arguments import build
 from ggs.train.check import check
 from ggs.train.checkpoint import checkpointer, files
 from ggs.train.config import TrainConfig
-from ggs.train.error_translation import told_in_one_line
+from ggs.train.error_translation import cluster_errors
 from ggs.train.loop import Trainer
 from ggs.train.worker import train
+from tests.train.checkpoint.waiting import wait_for_checkpoint
 from tests.worker_pool import WorkerPool
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,9 +118,9 @@ if place == "exchange":
 if place == "file":  # half of it is there
     def half(path, *_):
         if state["step"] >= 6 and rank == 1:
-            path.with_name(path.name + ".tmp").write_bytes(b"half")
+            path.with_name(f"{path.name}.{os.getpid()}.partial").write_bytes(b"half")
             strike()
-    before(files, "write_tensors", half)
+    before(files, "write_state", half)
 if place == "manifest":
     before(files, "write_manifest", lambda *_: strike() if state["step"] >= 6 else None)
 if place == "commit":
@@ -239,8 +240,7 @@ def at_step(monkeypatch: pytest.MonkeyPatch, actions: dict[int, Callable[[], obj
     def step(trainer: Trainer, batches: Any) -> None:
         original(trainer, batches)
         if trainer.state.step in actions:
-            assert trainer.checkpointer is not None
-            trainer.checkpointer._writer.wait()
+            wait_for_checkpoint(trainer)
             actions[trainer.state.step]()
 
     monkeypatch.setattr(Trainer, "_step", step)
@@ -435,7 +435,7 @@ def test_a_decoding_process_that_dies_ends_the_run(
     harmed_decoder(monkeypatch, signal.SIGKILL)
     with (
         pytest.raises(DataError, match=r"^data_workers: a process that decodes images died"),
-        told_in_one_line(60),
+        cluster_errors(60),
     ):
         train(decoding(images, 1), CPU, None)
 
@@ -456,7 +456,7 @@ def test_a_decoding_process_may_die_in_the_middle_of_a_step(
     monkeypatch.setattr(torch.autograd, "backward", slow_backward)
     with (
         pytest.raises(DataError, match=r"^data_workers: a process that decodes images died"),
-        told_in_one_line(60),
+        cluster_errors(60),
     ):
         train(decoding(images, 1), CPU, None)
 
@@ -468,7 +468,7 @@ def test_a_decoding_process_that_hangs_ends_the_run(
     harmed_decoder(monkeypatch, signal.SIGSTOP)
     with (
         pytest.raises(DataError, match=r"died or hangs \(DataLoader timed out after 2"),
-        told_in_one_line(60),
+        cluster_errors(60),
     ):
         train(decoding(images, 1, collective_timeout=2), CPU, None)
 

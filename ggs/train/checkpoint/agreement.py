@@ -1,4 +1,4 @@
-"""What every worker has to say, told to all."""
+"""Texts of all workers, gathered on each."""
 
 import torch
 

@@ -7,32 +7,28 @@ import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from torch import Tensor
 
 from ggs._version import __version__
 from ggs.dist.process_group import Group, connect
 from ggs.errors import CheckpointError, ConfigurationError
-from ggs.train.checkpoint import files, find, tree
+from ggs.train.checkpoint import files, find
 from ggs.train.checkpoint.agreement import first_text, gather_texts
 from ggs.train.checkpoint.due import Due
 from ggs.train.checkpoint.files import Manifest
 from ggs.train.checkpoint.load import Loaded, choose
 from ggs.train.checkpoint.restore import describe, own_state, reach, replicated, restore
 from ggs.train.checkpoint.settings import values
+from ggs.train.checkpoint.state import Buffers, to_cpu
 from ggs.train.checkpoint.writer import Work, Writer
 from ggs.train.duration import Interval
-
-if TYPE_CHECKING:
-    from ggs.train.loop import Trainer
+from ggs.train.loop import Trainer
 
 DEFAULT_INTERVAL = Interval(10, "minutes")
 PROBE_SECONDS = 30.0
 """How long a file that rank 0 writes may take to be seen by the others: network storages cache folders."""
 
 
-def resume(trainer: "Trainer") -> Loaded | None:
+def resume(trainer: Trainer) -> Loaded | None:
     """Put ``trainer`` where the newest usable checkpoint is; a collective. None: it starts at step 0.
 
     Raises ConfigurationError for checkpoints of another run, CheckpointError where none is usable.
@@ -70,7 +66,7 @@ class Checkpointer:
     def __init__(
         self,
         directory: Path,
-        trainer: "Trainer",
+        trainer: Trainer,
         group: Group | None,
         resumed: Loaded | None = None,
     ) -> None:
@@ -95,8 +91,7 @@ class Checkpointer:
             trainer.device,
         )
         self._last = -1
-        self._tensors: dict[str, Tensor] = {}
-        self._replicated: dict[str, Tensor] = {}
+        self._buffers: Buffers = {}
         self.seconds = 0.0
         """How long training has waited for checkpoints."""
 
@@ -112,15 +107,10 @@ class Checkpointer:
         self._writer.wait()
         trainer = self._trainer
         self._last = trainer.state.step
-        text, tensors = tree.flatten(own_state(trainer))
-        self._tensors = tree.to_cpu(tensors, self._tensors)
-        if self._rank == 0:
-            self._replicated = tree.to_cpu(replicated(trainer.optimizer), self._replicated)
         work = Work(
             trainer.state.step,
-            self._tensors,
-            text,
-            self._replicated,
+            to_cpu(own_state(trainer), self._buffers, ("own",)),
+            to_cpu(replicated(trainer.optimizer) if self._rank == 0 else {}, self._buffers),
             self._manifest() if self._rank == 0 else None,
             trainer.folder.metrics_so_far() if trainer.folder else None,
         )
@@ -146,10 +136,10 @@ class Checkpointer:
 
     def _abandoned(self, resumed: Loaded | None) -> list[Path]:
         """The checkpoints in the folder that are not of the course that this run is on."""
-        found = files.checkpoints(self._directory)
+        checkpoints = files.checkpoints(self._directory)
         if resumed is None or resumed.folder.parent.resolve() != self._directory.resolve():
-            return found
-        return [path for path in found if path.name > resumed.folder.name]
+            return checkpoints
+        return [path for path in checkpoints if path.name > resumed.folder.name]
 
     def _manifest(self) -> Manifest:
         trainer = self._trainer

@@ -44,12 +44,12 @@ class Due:
         return left == 0
 
     def _steps_left(self, step: int, seconds: float) -> int:
-        own = 0
+        estimate = 0
         if self._collectives.rank == 0:
             passed = time.monotonic() - self._last
             each = passed / (step - self._last_step)
-            own = min(max(0, int((seconds - passed) / max(each, 1e-6))), 2 * MOST_STEPS)
+            estimate = min(max(0, int((seconds - passed) / max(each, 1e-6))), 2 * MOST_STEPS)
             if passed < seconds:
-                own = max(1, own)
-        told = torch.tensor([own], dtype=torch.int64, device=self._device)
-        return int(self._collectives.all_reduce_max_(told))
+                estimate = max(1, estimate)
+        steps = torch.tensor([estimate], dtype=torch.int64, device=self._device)
+        return int(self._collectives.all_reduce_max_(steps))

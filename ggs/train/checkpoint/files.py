@@ -2,14 +2,14 @@
 
     CHECKPOINT_DIR/step-0000000500/
         manifest.json            what the checkpoint is, and size and SHA-256 of the other files
-        replicated.safetensors   the parameters that all workers share
-        rank-00000.safetensors   one worker's own: residual, optimizer state, batch-norm, RNG, counters
-        rank-00001.safetensors   ...
+        replicated.pt            the parameters that all workers share
+        rank-00000.pt            one worker's own: residual, optimizer state, batch-norm, RNG, counters
+        rank-00001.pt            ...
         metrics.jsonl            the record up to here
 
 A checkpoint is written as ``step-...partial``, every file by rename after fsync, the manifest last, and
-then renamed: a folder with a manifest is complete, and one without is none. Nothing here is pickled
-(``torch.distributed.checkpoint`` is not used because its metadata is).
+then renamed: a folder with a manifest is complete, and one without is none. Nothing here runs code when
+it is loaded (``torch.distributed.checkpoint`` is not used because its metadata may).
 """
 
 import hashlib
@@ -18,31 +18,28 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
 
-from ggs.errors import CheckpointError
+from ggs.errors import CheckpointError, ConfigurationError
+from ggs.files import replacing
+from ggs.text import one_line, shorten
+from ggs.train.checkpoint import state
 
-MANIFEST, REPLICATED, METRICS = "manifest.json", "replicated.safetensors", "metrics.jsonl"
+MANIFEST, REPLICATED, METRICS = "manifest.json", "replicated.pt", "metrics.jsonl"
 PARTIAL, PROBE, OWNER = ".partial", ".probe-", "owner.json"
 MANIFEST_LIMIT = 32 << 20
 """Bytes of a manifest that are read at most."""
 _STEP = re.compile(r"step-(\d{10})")
-_STATE = "state"
 
 
 def rank_file(rank: int) -> str:
     """Name of the file with the worker ``rank``'s own state."""
-    return f"rank-{rank:05}.safetensors"
+    return f"rank-{rank:05}.pt"
 
 
 def step_folder(directory: Path, step: int) -> Path:
@@ -64,7 +61,8 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
+    """1: a worker's state was JSON beside tensors."""
     ggs_version: str
     step: int = Field(ge=0)
     world_size: int = Field(ge=1, le=100_000)
@@ -112,7 +110,11 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest in ``folder``. Raises CheckpointError for anything else than what was written."""
+    """The manifest in ``folder``.
+
+    Raises CheckpointError for anything else than what was written, ConfigurationError for what another
+    version wrote.
+    """
     path = folder / MANIFEST
     try:
         with path.open("rb") as file:
@@ -125,47 +127,40 @@ def read_manifest(folder: Path) -> Manifest:
         document = json.loads(text)
         if not isinstance(document, dict) or document.pop("sha256", None) != _digest(document):
             raise CheckpointError(f"{path} is damaged: its checksum is wrong")
-        return Manifest.model_validate(document)
+        if _is_of_this_format(document):
+            return Manifest.model_validate(document)
     except (ValidationError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error, 200)
         raise CheckpointError(f"{path} is no manifest that this version reads: {reason}") from None
+    raise ConfigurationError(
+        f"{folder} is a checkpoint of format {document['format']}, this version of ggs reads format 2: "
+        f"finish the run with the ggs that wrote it ({shorten(str(document.get('ggs_version')), 40)}), give "
+        "another --checkpoint-dir, or --resume never with --overwrite to start over"
+    )
+
+
+def _is_of_this_format(document: Mapping[str, Any]) -> bool:
+    """Also a document whose format is no number: it is none of any version."""
+    number = document.get("format")
+    return type(number) is not int or number == 2
 
 
 def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], state: str = "{}") -> FileRecord:
-    """Write ``tensors`` and the text ``state`` as a safetensors file, whole or not at all.
-
-    Raises OSError.
-    """
-    with _replacing(path) as temporary:
-        try:
-            save_file(dict(tensors), temporary, metadata={_STATE: state})
-        except SafetensorError as error:  # wraps the OSError of a full disk
-            raise OSError(0, " ".join(str(error).split())[:200]) from None
+def write_state(path: Path, content: Any) -> FileRecord:
+    """Write a state that ``state.to_cpu`` gave, whole or not at all. Raises OSError."""
+    with replacing(path, durable=True) as temporary:
+        state.write(temporary, content)
     return record(path)
 
 
 def write_bytes(path: Path, content: bytes) -> FileRecord:
     """Write a file, whole or not at all. Raises OSError."""
-    with _replacing(path) as temporary:
+    with replacing(path, durable=True) as temporary:
         temporary.write_bytes(content)
     return FileRecord(size=len(content), sha256=hashlib.sha256(content).hexdigest())
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def sync_folder(folder: Path) -> None:
@@ -206,18 +201,6 @@ def verified(folder: Path, manifest: Manifest, name: str) -> Path:
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
     return path
-
-
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
-    """The tensors and the text of a file that ``write_tensors`` wrote. Raises CheckpointError."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            # Copies: the mapped file may vanish with the storage.
-            tensors = {name: torch.clone(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"cannot read {path}: {' '.join(str(error).split())[:200]}") from None
-    return tensors, metadata.get(_STATE, "{}")
 
 
 def commit(partial: Path, folder: Path) -> None:

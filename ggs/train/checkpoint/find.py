@@ -53,7 +53,7 @@ def _is_done(newest: Path) -> bool:
 
 
 def _settings(paths: list[Path]) -> tuple[Path, dict[str, object]] | None:
-    """The newest readable manifest's settings; damaged ones are told of when they are tried."""
+    """The newest readable manifest's settings; damaged ones are reported when they are tried."""
     for path in paths:
         try:
             return path, files.read_manifest(path).settings
@@ -63,21 +63,21 @@ def _settings(paths: list[Path]) -> tuple[Path, dict[str, object]] | None:
 
 
 def _is_another_run(paths: list[Path], config: TrainConfig) -> bool:
-    found = _settings(paths)
-    return found is not None and difference(found[1], config) != ""
+    stored = _settings(paths)
+    return stored is not None and difference(stored[1], config) != ""
 
 
 def _require_same_run(paths: list[Path], config: TrainConfig) -> None:
-    if found := _settings(paths):
-        require_same_run(found[1], config, str(found[0]))
+    if stored := _settings(paths):
+        require_same_run(stored[1], config, str(stored[0]))
 
 
 def _named(path: Path, config: TrainConfig) -> tuple[Path, ...]:
-    found = [path] if files.has_manifest(path) else files.checkpoints(path)
-    if not found:
+    checkpoints = [path] if files.has_manifest(path) else files.checkpoints(path)
+    if not checkpoints:
         raise ConfigurationError(
             f"resume: {path} is no checkpoint and holds none; give auto, never or a folder like "
             "CHECKPOINT_DIR/step-0000000500"
         )
-    _require_same_run(found, config)
-    return tuple(found[:MOST_CANDIDATES])
+    _require_same_run(checkpoints, config)
+    return tuple(checkpoints[:MOST_CANDIDATES])

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ggs.dist.collectives import Collectives
 from ggs.errors import CheckpointError
-from ggs.train.checkpoint import files, resize, tree
+from ggs.train.checkpoint import files, resize
+from ggs.train.checkpoint import state as state_file
 from ggs.train.checkpoint.agreement import first_text, gather_texts
 from ggs.train.checkpoint.files import Manifest
 
@@ -103,7 +104,7 @@ def load(folder: Path, rank: int, world_size: int, sharing: int = 1) -> Loaded:
     replicated: dict[str, Tensor] = {}
     metrics = b""
     if rank == 0:
-        replicated, _ = files.read_tensors(files.verified(folder, manifest, files.REPLICATED))
+        replicated = state_file.read(files.verified(folder, manifest, files.REPLICATED))
         if files.METRICS in manifest.files:
             metrics = files.verified(folder, manifest, files.METRICS).read_bytes()
     return Loaded(folder, manifest, state, before, replicated, metrics)
@@ -123,12 +124,7 @@ def _sharing(state: dict[str, Any], manifest: Manifest) -> int:
 
 
 def _read_rank(folder: Path, manifest: Manifest, rank: int) -> dict[str, Any]:
-    path = files.verified(folder, manifest, files.rank_file(rank))
-    tensors, text = files.read_tensors(path)
-    state = tree.unflatten(text, tensors)
-    if not isinstance(state, dict):
-        raise CheckpointError(f"{path} holds a {type(state).__name__} instead of a state")
-    return state
+    return state_file.read(files.verified(folder, manifest, files.rank_file(rank)))
 
 
 def _share_residuals(
@@ -136,9 +132,9 @@ def _share_residuals(
 ) -> None:
     try:
         residuals = [other["optimizer"]["ggs"]["residual"] for other in states]
-        own = state["optimizer"]["ggs"]
-        own["residual"] = resize.weighted_sum(residuals, weights)
-        own["residual_weight"] = sharing
-        own["exchange"] = {}  # it is about the old ranks and parts
+        ggs = state["optimizer"]["ggs"]
+        ggs["residual"] = resize.weighted_sum(residuals, weights)
+        ggs["residual_weight"] = sharing
+        ggs["exchange"] = {}  # it is about the old ranks and parts
     except (LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise CheckpointError(f"the optimizer's state is damaged: {error!r}") from None

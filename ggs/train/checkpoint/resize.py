@@ -20,17 +20,17 @@ from torch import Tensor
 def shares(old_size: int, new_size: int, rank: int) -> dict[int, Fraction]:
     """Old rank to its share of new rank ``rank``; the shares add up to 1."""
     first, last = rank * old_size // new_size, ((rank + 1) * old_size - 1) // new_size
-    found = {}
+    covered = {}
     for old in range(first, last + 1):
         low = max(Fraction(old, old_size), Fraction(rank, new_size))
         high = min(Fraction(old + 1, old_size), Fraction(rank + 1, new_size))
-        found[old] = (high - low) * new_size
-    return found
+        covered[old] = (high - low) * new_size
+    return covered
 
 
-def main_source(found: Mapping[int, Fraction]) -> int:
+def main_source(covered: Mapping[int, Fraction]) -> int:
     """The old rank with the largest share, the lowest of equals."""
-    return min(found, key=lambda old: (-found[old], old))
+    return min(covered, key=lambda old: (-covered[old], old))
 
 
 def weighted_sum(

@@ -1,20 +1,19 @@
 """A loaded checkpoint into a trainer, and a trainer into what is saved."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ggs.errors import CheckpointError
 from ggs.optim.base import DistributedOptimizer
+from ggs.text import one_line
 from ggs.train import seeds
 from ggs.train.checkpoint import rng
 from ggs.train.checkpoint.load import Loaded
 from ggs.train.checkpoint.settings import require_same_model
-
-if TYPE_CHECKING:
-    from ggs.train.loop import Trainer
+from ggs.train.loop import Trainer
 
 
 def describe(model: nn.Module) -> dict[str, str]:
@@ -32,7 +31,7 @@ def replicated(optimizer: DistributedOptimizer) -> dict[str, Tensor]:
     return {name: parameter.detach() for name, parameter in optimizer.shared}
 
 
-def own_state(trainer: "Trainer") -> dict[str, Any]:
+def own_state(trainer: Trainer) -> dict[str, Any]:
     """All that decides how this worker goes on, but for the replicated parameters."""
     return {
         "model": _own_tensors(trainer),
@@ -41,13 +40,13 @@ def own_state(trainer: "Trainer") -> dict[str, Any]:
     }
 
 
-def _own_tensors(trainer: "Trainer") -> dict[str, Tensor]:
+def _own_tensors(trainer: Trainer) -> dict[str, Tensor]:
     shared = {name for name, _ in trainer.optimizer.shared}
     named = [*trainer.model.named_parameters(), *trainer.model.named_buffers()]
     return {name: tensor.detach() for name, tensor in named if name not in shared}
 
 
-def restore(trainer: "Trainer", loaded: Loaded) -> str:
+def restore(trainer: Trainer, loaded: Loaded) -> str:
     """Take over a checkpoint; a collective. Returns what changed with the workers' number or nodes, or "".
 
     Raises ConfigurationError for another model's, CheckpointError for one that does not fit.
@@ -72,9 +71,8 @@ def restore(trainer: "Trainer", loaded: Loaded) -> str:
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         if isinstance(error, CheckpointError):
             raise
-        reason = " ".join(str(error).split())[:300]
         raise CheckpointError(
-            f"{loaded.folder} does not fit: {type(error).__name__}: {reason}"
+            f"{loaded.folder} does not fit: {type(error).__name__}: {one_line(error)}"
         ) from error
     for _, parameter in trainer.optimizer.shared:
         trainer.collectives.broadcast_(parameter)
@@ -99,14 +97,14 @@ def _copy(targets: dict[str, Tensor], values: dict[str, Tensor]) -> None:
         target.copy_(values[name])
 
 
-def _count_images(trainer: "Trainer", loaded: Loaded) -> None:
+def _count_images(trainer: Trainer, loaded: Loaded) -> None:
     """Checkpoints of before there was this counter are of one number of workers, as far as they tell."""
     config, loop = trainer.config, loaded.state["loop"]
     per_step = config.batch_size * config.accumulate * loaded.manifest.world_size
     loop.setdefault("images", loop["step"] * per_step)
 
 
-def _adapt(trainer: "Trainer", loaded: Loaded) -> str:
+def _adapt(trainer: Trainer, loaded: Loaded) -> str:
     """Move positions that count in steps of the old size to those of the new one; say what changed."""
     manifest, plan = loaded.manifest, trainer.plan
     old, new = manifest.world_size, trainer.collectives.size
@@ -121,9 +119,9 @@ def _adapt(trainer: "Trainer", loaded: Loaded) -> str:
         scheduler["last_epoch"] = round(
             scheduler["last_epoch"] * plan.steps_per_epoch / manifest.steps_per_epoch
         )
-    own = loaded.state["optimizer"]["ggs"]
+    ggs = loaded.state["optimizer"]["ggs"]
     if manifest.density_warmup and plan.density_warmup:
-        own["step"] = round(own["step"] * plan.density_warmup / manifest.density_warmup)
+        ggs["step"] = round(ggs["step"] * plan.density_warmup / manifest.density_warmup)
     return (
         f"{old} -> {new} workers: residuals shared out so that no update is lost; each worker takes the "
         "optimizer state and batch-norm layers of the old worker whose share it takes most of; "
@@ -132,7 +130,7 @@ def _adapt(trainer: "Trainer", loaded: Loaded) -> str:
     )
 
 
-def reach(trainer: "Trainer") -> None:
+def reach(trainer: Trainer) -> None:
     """Make the plan end where the configuration says, seen from here, and the learning rate fit it."""
     state, plan, config = trainer.state, trainer.plan, trainer.config
     if config.steps is None:

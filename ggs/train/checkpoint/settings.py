@@ -6,19 +6,6 @@ from typing import Any
 from ggs.errors import ConfigurationError
 from ggs.train.config import TrainConfig
 
-FREE_TO_CHANGE = frozenset(
-    {
-        "run_dir", "overwrite", "log_every", "evaluate_every", "eval_batch_size",
-        "data_dir", "download", "in_memory", "data_workers",
-        "epochs", "steps", "max_consecutive_skips",
-        "workers", "roles", "independent", "device", "threads", "backend", "workers_per_node",
-        "rendezvous_timeout", "collective_timeout",
-        "checkpoint_dir", "checkpoint_every", "keep_checkpoints", "checkpoint_timeout", "resume",
-        "check_replicas_every", "tensorboard", "dry_run",
-    }
-)  # fmt: skip
-"""Settings that a resumed run may change. All others decide what is computed."""
-
 
 def values(config: TrainConfig) -> dict[str, Any]:
     """The configuration as JSON values."""
@@ -31,17 +18,18 @@ def difference(stored: Mapping[str, Any], config: TrainConfig) -> str:
     A setting that the stored configuration does not know had its default.
     """
     there = {**values(TrainConfig.model_validate({})), **stored}
-    for name, here in values(config).items():
-        if name not in FREE_TO_CHANGE and there[name] != here:
-            return f"{name} is {there[name]} there and {here} here"
+    here = values(config)
+    for name in TrainConfig.fixed(resumed=True):
+        if there[name] != here[name]:
+            return f"{name} is {there[name]} there and {here[name]} here"
     return ""
 
 
 def require_same_run(stored: Mapping[str, Any], config: TrainConfig, where: str) -> None:
     """Raise ConfigurationError where a checkpoint's settings are another run's."""
-    if found := difference(stored, config):
+    if changed := difference(stored, config):
         raise ConfigurationError(
-            f"{where} is of another run: {found}; give another --checkpoint-dir, or "
+            f"{where} is of another run: {changed}; give another --checkpoint-dir, or "
             "--overwrite to start over"
         )
 

@@ -7,12 +7,14 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ggs.dist.collectives import Collectives
 from ggs.errors import CheckpointError, ConfigurationError
+from ggs.text import one_line
 from ggs.train.checkpoint import files
 from ggs.train.checkpoint.agreement import gather_texts
 from ggs.train.checkpoint.files import FileRecord, Manifest
@@ -28,9 +30,8 @@ class Work:
     """One worker's part of a checkpoint, all of it in the CPU's memory."""
 
     step: int
-    tensors: dict[str, Tensor]
-    state: str
-    """What ``tree.flatten`` made of the worker's state."""
+    state: dict[str, Any]
+    """The worker's own."""
     replicated: dict[str, Tensor]
     """Rank 0's: the shared parameters."""
     manifest: Manifest | None
@@ -123,7 +124,7 @@ class Writer:
         try:
             problem = self._write(work, partial)
         except Exception as error:  # a thread has nobody to raise to
-            problem = f"cannot write checkpoint {work.step}: {' '.join(str(error).split())[:300]}"
+            problem = f"cannot write checkpoint {work.step}: {one_line(error)}"
         if problem:
             shutil.rmtree(partial, ignore_errors=True)
             self.problem = problem
@@ -142,8 +143,8 @@ class Writer:
         problem, records = "", {}
         try:
             records = self._write_files(work, partial)
-        except OSError as error:
-            reason = error.strerror or str(error)
+        except Exception as error:  # of any kind: the others wait for what this worker has to say
+            reason = getattr(error, "strerror", None) or one_line(error)
             problem = f"rank {self._collectives.rank} cannot write to {partial}: {reason}"
         own = {name: entry.model_dump() for name, entry in records.items()}
         rows = gather_texts(self._collectives, json.dumps([problem, own]), torch.device("cpu"))
@@ -185,9 +186,9 @@ class Writer:
             raise OSError(0, f"{self._directory} is no longer the storage that it was")
         partial.mkdir(exist_ok=True)
         name = files.rank_file(self._collectives.rank)
-        records = {name: files.write_tensors(partial / name, work.tensors, work.state)}
+        records = {name: files.write_state(partial / name, work.state)}
         if work.manifest is not None:
-            records[files.REPLICATED] = files.write_tensors(
+            records[files.REPLICATED] = files.write_state(
                 partial / files.REPLICATED, work.replicated
             )
         if work.metrics is not None:

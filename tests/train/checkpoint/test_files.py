@@ -1,18 +1,22 @@
-"""Checkpoints on disk and states in safetensors, without a training."""
+"""Checkpoints on disk and the states in them, without a training."""
 
 import json
 import math
+import random
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from ggs.errors import CheckpointError
-from ggs.train.checkpoint import files, resize, tree
+from ggs.errors import CheckpointError, ConfigurationError
+from ggs.train.arguments import build
+from ggs.train.checkpoint import files, find, resize, rng, state
 from ggs.train.checkpoint.files import Manifest
+from ggs.train.config import TrainConfig
 
 
 def a_manifest(step: int, **changes: Any) -> Manifest:
@@ -35,7 +39,7 @@ def a_manifest(step: int, **changes: Any) -> Manifest:
 def a_checkpoint(directory: Path, step: int) -> Path:
     folder = files.step_folder(directory, step)
     folder.mkdir(parents=True)
-    record = files.write_tensors(folder / files.rank_file(0), {"x": torch.arange(4.0)}, "[1]")
+    record = files.write_state(folder / files.rank_file(0), {"x": torch.arange(4.0)})
     files.write_manifest(folder, a_manifest(step, files={files.rank_file(0): record}))
     return folder
 
@@ -69,25 +73,35 @@ def same(one: Any, other: Any) -> bool:
 
 
 def test_a_state_comes_back_from_a_file_as_it_was(tmp_path: Path) -> None:
-    text, tensors = tree.flatten(STATE)
-    files.write_tensors(tmp_path / "x.safetensors", tree.to_cpu(tensors), text)
-    found, text = files.read_tensors(tmp_path / "x.safetensors")
-    state = tree.unflatten(text, found)
-    assert same(state, STATE)
-    assert state["channels last"].stride() == STATE["channels last"].stride()  # type: ignore[attr-defined]
+    files.write_state(tmp_path / "x.pt", state.to_cpu(STATE, {}))
+    found = state.read(tmp_path / "x.pt")
+    assert same(found, STATE)
+    assert found["channels last"].stride() == STATE["channels last"].stride()  # type: ignore[attr-defined]
 
 
 def test_what_cannot_be_saved_is_named() -> None:
     with pytest.raises(CheckpointError, match="optimizer/0/hook is a function"):
-        tree.flatten({"optimizer": [{"hook": same}]})
+        state.to_cpu({"optimizer": [{"hook": same}]}, {})
 
 
 def test_buffers_are_used_again() -> None:
-    first = tree.to_cpu({"a": torch.ones(3), "b": torch.ones(2)})
-    again = tree.to_cpu({"a": torch.zeros(3), "b": torch.zeros(4)}, first)
-    assert again["a"] is first["a"]
-    assert again["a"].tolist() == [0, 0, 0]
+    buffers: state.Buffers = {}
+    images = torch.ones(2, 3, 4, 4)
+    first = state.to_cpu({"a": [torch.ones(3)], "b": torch.ones(2), "c": images}, buffers)
+    nhwc = images.contiguous(memory_format=torch.channels_last)
+    again = state.to_cpu({"a": [torch.zeros(3)], "b": torch.zeros(4), "c": nhwc}, buffers)
+    assert again["a"][0] is first["a"][0]
+    assert again["a"][0].tolist() == [0, 0, 0]
     assert again["b"].shape == (4,)
+    assert again["c"].stride() == nhwc.stride()
+
+
+def test_random_number_states_come_back_from_a_file(tmp_path: Path) -> None:
+    kept = rng.get_state(torch.device("cpu"))
+    files.write_state(tmp_path / "x.pt", state.to_cpu(kept, {}))
+    drawn = random.random(), np.random.rand(), torch.rand(())
+    rng.set_state(state.read(tmp_path / "x.pt"), torch.device("cpu"))
+    assert (random.random(), np.random.rand(), torch.rand(())) == drawn
 
 
 def test_a_checkpoint_without_a_manifest_is_none(tmp_path: Path) -> None:
@@ -180,12 +194,23 @@ def test_a_huge_manifest_is_not_read(tmp_path: Path) -> None:
         files.read_manifest(tmp_path)
 
 
-def test_a_manifest_of_the_future_is_refused(tmp_path: Path) -> None:
-    content = {**a_manifest(1).model_dump(mode="json"), "format": 2}
+@pytest.mark.parametrize("number", [1, 3])
+def test_another_format_is_refused_with_the_way_out(tmp_path: Path, number: int) -> None:
+    content = {**a_manifest(1).model_dump(mode="json"), "format": number, "ggs_version": "0.9"}
     document = {"sha256": files._digest(content), **content}
-    (tmp_path / files.MANIFEST).write_text(json.dumps(document))
-    with pytest.raises(CheckpointError, match="no manifest that this version reads"):
-        files.read_manifest(tmp_path)
+    folder = files.step_folder(tmp_path, 1)
+    folder.mkdir()
+    (folder / files.MANIFEST).write_text(json.dumps(document))
+    expected = (
+        f"{folder} is a checkpoint of format {number}, this version of ggs reads format 2: finish the run "
+        "with the ggs that wrote it (0.9), give another --checkpoint-dir, or --resume never with --overwrite "
+        "to start over"
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        find.candidates(build(TrainConfig, {"checkpoint_dir": tmp_path}))
+    assert str(caught.value) == expected
+    over = {"checkpoint_dir": tmp_path, "resume": "never", "overwrite": True}
+    assert find.candidates(build(TrainConfig, over)) == ()
 
 
 @pytest.mark.parametrize("old_size", range(1, 8))

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from ggs.train.checkpoint import files
 from ggs.train.config import TrainConfig
 from ggs.train.loop import Trainer
 from ggs.train.worker import train
+from tests.train.checkpoint.waiting import wait_for_checkpoint
 
 pytestmark = pytest.mark.timeout(600)  # several trainings each
 CPU = torch.device("cpu")
@@ -42,7 +44,7 @@ def train_until(monkeypatch: pytest.MonkeyPatch, step: int, config: TrainConfig)
 
     def killed_later(trainer: Trainer, batches: Any) -> None:
         if trainer.state.step == step:
-            assert trainer.checkpointer is None or trainer.checkpointer._writer.wait() is None
+            wait_for_checkpoint(trainer)
             raise Killed
         original(trainer, batches)
 
@@ -132,8 +134,7 @@ def test_of_two_jobs_in_one_folder_the_first_gives_way(
             inside.append(True)
             # Else the second job would clear away what a slow disk has of step 2, which is a failure
             # to write: of that one this job would say that training goes on.
-            assert trainer.checkpointer is not None
-            trainer.checkpointer._writer.wait()
+            wait_for_checkpoint(trainer)
             train(
                 config_for(tmp_path, steps=8, run_dir=tmp_path / "second", keep_checkpoints=2),
                 CPU,
@@ -183,3 +184,14 @@ def test_a_folder_that_cannot_be_read_is_not_an_empty_one(
     (folder / files.MANIFEST).symlink_to(files.MANIFEST)  # ELOOP: an error that is not "absent"
     with pytest.raises(CheckpointError, match=r"none of the 1 checkpoints .*symbolic link"):
         train(config, CPU, None)
+
+
+def test_whatever_keeps_a_worker_from_writing_is_told_as_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not only what a storage says: the other workers wait for what this one has to say."""
+    monkeypatch.setattr(files, "write_state", mock.Mock(side_effect=ValueError("odd")))
+    train(config_for(tmp_path, steps=2), CPU, None)
+    said = capsys.readouterr().out
+    assert said.count("ggs: warning: rank 0 cannot write to ") == 2
+    assert said.count(".partial: odd; training goes on\n") == 2

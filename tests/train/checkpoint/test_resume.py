@@ -18,7 +18,7 @@ from torch import nn
 from ggs.errors import CheckpointError, ConfigurationError
 from ggs.train.arguments import build
 from ggs.train.check import check
-from ggs.train.checkpoint import files, tree
+from ggs.train.checkpoint import files, state
 from ggs.train.checkpoint.load import load
 from ggs.train.config import TrainConfig
 from ggs.train.worker import train
@@ -54,7 +54,7 @@ def run(rank: int, size: int, config: TrainConfig) -> dict[str, Any]:
     return summary
 
 
-def told(rank: int, size: int, config: TrainConfig) -> str:
+def stderr_of(rank: int, size: int, config: TrainConfig) -> str:
     """What a worker's training says on stderr."""
     with contextlib.redirect_stderr(io.StringIO()) as said:
         run(rank, size, config)
@@ -217,8 +217,8 @@ def test_a_damaged_newest_checkpoint_is_told_of_and_the_one_before_is_used(
     folder = copy(lenet, tmp_path)
     unfinished(folder)
     newest, second, third, *_ = files.checkpoints(folder / "checkpoints")
-    damage(newest / "rank-00000.safetensors")
-    (second / "replicated.safetensors").unlink()
+    damage(newest / "rank-00000.pt")
+    (second / "replicated.pt").unlink()
     train(config_for(folder, steps=6), CPU, None)
     said = capfd.readouterr().err.splitlines()
     assert [line.split(":")[1].split()[0] for line in said[:2]] == ["warning", "warning"]
@@ -250,7 +250,7 @@ def test_the_loss_scale_is_one_number_and_is_resumed(
 def test_no_usable_checkpoint_is_an_error_and_not_a_new_start(lenet: Path, tmp_path: Path) -> None:
     folder = copy(lenet, tmp_path)
     for path in files.checkpoints(folder / "checkpoints"):
-        damage(path / "rank-00000.safetensors")
+        damage(path / "rank-00000.pt")
     with pytest.raises(CheckpointError, match=r"none of the 6 checkpoints .* can be used"):
         train(config_for(folder, steps=6), CPU, None)
 
@@ -261,10 +261,10 @@ def test_all_workers_use_the_newest_that_each_can_read(workers: WorkerPool, tmp_
     expected = weights(tmp_path)
     unfinished(tmp_path)
     newest, second, *_ = files.checkpoints(tmp_path / "checkpoints")
-    damage(newest / "rank-00001.safetensors")  # rank 0 would not notice
+    damage(newest / "rank-00001.pt")  # rank 0 would not notice
     for path in (newest, second):
         (path / "mark").touch()
-    first, other = workers.run(2, told, config)
+    first, other = workers.run(2, stderr_of, config)
     assert f"warning: {newest} is not used: rank 1: " in first
     assert other == ""  # a person reads one log of all
     assert weights(tmp_path) == expected
@@ -491,8 +491,7 @@ def stored(folder: Path, size: int, sharing: int) -> torch.Tensor:
     """Σ r / N of what ``size`` workers have written, in float64."""
     found: Any = 0
     for rank in range(size):
-        tensors, text = files.read_tensors(folder / files.rank_file(rank))
-        own = tree.unflatten(text, tensors)["optimizer"]["ggs"]
+        own = state.read(folder / files.rank_file(rank))["optimizer"]["ggs"]
         assert own["residual_weight"] == sharing
         found = found + torch.cat([r.double().reshape(-1) for r in own["residual"].values()])
     return found * sharing / size
@@ -512,7 +511,7 @@ def test_nodes_of_another_shape_lose_no_update(workers: WorkerPool, tmp_path: Pa
         only(tmp_path / "pairs", 3, resumed)
         config = in_nodes(resumed, workers_per_node)
         check(config)
-        assert workers.run(4, told, config)[0].endswith(
+        assert workers.run(4, stderr_of, config)[0].endswith(
             f"ggs: warning: 2 -> {workers_per_node} workers that share a residual: shared out so that "
             "no update is lost\n"
         )
