@@ -3,12 +3,16 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from ggs.errors import ConfigurationError
 from ggs.pai.cli import terminal
+from ggs.text import name_and_value
+
+if TYPE_CHECKING:
+    from ggs.pai.job.document import Document
 
 app = typer.Typer(no_args_is_help=True, help="Check, try, submit and follow jobs.")
 
@@ -39,23 +43,14 @@ def submit(
 
     Errors in the file stop it, warnings are printed. Prints the job's page and how to follow it.
     """
-    from ggs.pai.cli.submit import check, submit_under_a_free_name
-    from ggs.pai.client import submission
-    from ggs.pai.job import document
+    from ggs.pai.cli.submit import read_checked, submit_under_a_free_name
+    from ggs.pai.client.submission import prepare
 
-    try:
-        text = document.read_text(file)
-        text = submission.edit(text, _parse_settings(settings or []), name)
-    except OSError as error:
-        raise ConfigurationError(f"{file}: {error.strerror}") from None
-    except document.DocumentError as error:
-        terminal.fail(f"{file}:{error.line}: {error}")
-        raise typer.Exit(1) from None
-    check(text, str(file))
-    job = submission.prepare(text)
+    document = read_checked(file, _parse_settings(settings), name)
+    job = prepare(document)
     if dry_run:
         typer.echo(job.shown, nl=not job.shown.endswith("\n"))
-        terminal.say(f"job {job.name!r}, {len(job.text.encode())} bytes; nothing was sent")
+        terminal.say(f"job {job.name!r}, {len(document.text.encode())} bytes; nothing was sent")
         return
     from ggs.pai.client.connect import connect
 
@@ -302,43 +297,42 @@ def run_local(
 
     options = LocalOptions(
         engine=cast(EngineName, engine),  # it checks
-        settings=settings or [],
         gpus=gpus,
         keep=keep,
         kills=kill or [],
         storages=storage or [],
         folder=folder,
     )
-    _stop_at_errors(file, settings or [])
-    raise typer.Exit(run(file, options))
+    raise typer.Exit(run(_read_job(file, _parse_settings(settings)), options))
 
 
-def _stop_at_errors(file: Path, settings: list[str]) -> None:
-    """Report and exit as ``pai job validate`` does where the file is not a job.
+def _read_job(file: Path, settings: dict[str, str]) -> "Document":
+    """The file with its settings; reports and exits as ``pai job validate`` does where it is not a job.
 
     A job that only this machine can run is not stopped: what OpenPAI would refuse is noted as it starts.
     """
-    from rich.console import Console
-
     from ggs.pai import validate as validation
+    from ggs.pai.job.document import DocumentError, load
+    from ggs.pai.job.edit import edit
     from ggs.pai.job.model import Job
 
     try:
-        Job.load(file, _parse_settings(settings))
-    except (ConfigurationError, OSError):
-        # without an error in the file it is a matter of the settings: told by who starts the job
-        if validation.report([file], target="openpai", console=Console(quiet=True)):
-            raise typer.Exit(validation.report([file], target="openpai")) from None
+        document = load(file)
+    except (DocumentError, OSError):
+        raise typer.Exit(validation.report([file], target="openpai")) from None
+    try:
+        changed = edit(document, settings)
+        Job.from_document(changed)
+    except ConfigurationError:
+        findings = validation.validate(document, target="openpai")
+        if not any(finding.severity == "error" for finding in findings):
+            raise  # it is a matter of the settings
+        raise typer.Exit(validation.show(file, findings)) from None
+    return changed
 
 
-def _parse_settings(settings: list[str]) -> dict[str, str]:
-    parsed = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not name or not equals:
-            raise ConfigurationError(f"--set {setting}: write NAME=VALUE")
-        parsed[name] = value
-    return parsed
+def _parse_settings(settings: list[str] | None) -> dict[str, str]:
+    return dict(name_and_value(setting, "--set") for setting in settings or [])
 
 
 def _user_and_name(job: str) -> tuple[str | None, str]:

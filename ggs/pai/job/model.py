@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from ggs.errors import ConfigurationError
 from ggs.pai.job import document, template
-from ggs.pai.job.edit import rename, set_parameters
+from ggs.pai.job.edit import edit
 from ggs.pai.job.protocol import (
     PLUGIN_PREFIX,
     Defaults,
@@ -45,8 +45,6 @@ __all__ = [
     "Storage",
     "TaskRole",
     "locate",
-    "rename",
-    "set_parameters",
 ]
 
 
@@ -75,12 +73,12 @@ class Job(Model):
         ConfigurationError names the first thing that the server would refuse, and its line;
         `ggs.pai.validate` reports everything.
         """
-        where = str(source) if isinstance(source, Path) else "job file"
-        try:
-            text = document.read_text(source) if isinstance(source, Path) else source
-            parsed = document.parse(set_parameters(text, overrides) if overrides else text)
-        except document.DocumentError as error:
-            raise document.DocumentError(error.rule, error.message, error.line, where) from None
+        return cls.from_document(edit(document.load(source), overrides or {}))
+
+    @classmethod
+    def from_document(cls, parsed: document.Document) -> Job:
+        """The job in a parsed file; ConfigurationError as `load`."""
+        where = parsed.source
         if not isinstance(parsed.value, dict):
             raise ConfigurationError(f"{where}:1: a job is a mapping of keys to values")
         duplicates = [note for note in parsed.notes if note.rule == "yaml-duplicate-key"]

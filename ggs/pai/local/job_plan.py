@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ggs.errors import ConfigurationError
-from ggs.pai.job.document import read_text
-from ggs.pai.job.model import Job, set_parameters
+from ggs.pai.job.document import Document, load
+from ggs.pai.job.edit import edit
+from ggs.pai.job.model import Job
 from ggs.pai.local.options import Kill, LocalOptions
 from ggs.pai.local.task_environment import Task, port_labels, short_name, tasks_of
 from ggs.pai.validate import validate
+from ggs.text import name_and_value
 
 
 @dataclass(frozen=True)
@@ -29,16 +31,16 @@ class Plan:
     """What OpenPAI would not accept, and what is different here, in sentences."""
 
 
-def make_plan(source: Path | str, options: LocalOptions) -> Plan:
+def make_plan(source: Document | Path | str, options: LocalOptions) -> Plan:
     """Read a job and settle everything that can be settled before its first attempt.
 
     Raises:
         ConfigurationError: the job file or an option is wrong.
     """
-    settings = _settings(options)
-    job = Job.load(source, settings)
-    text = read_text(source) if isinstance(source, Path) else source
-    findings = validate(set_parameters(text, settings), target="openpai")
+    settings = dict(name_and_value(text, "--set") for text in options.settings)
+    document = edit(source if isinstance(source, Document) else load(source), settings)
+    job = Job.from_document(document)
+    findings = validate(document, target="openpai")
     if options.gpus is not None:
         for role in job.task_roles.values():
             role.resource.gpu = min(role.resource.gpu, 1) * options.gpus
@@ -57,16 +59,6 @@ def make_plan(source: Path | str, options: LocalOptions) -> Plan:
         listed = ", ".join(f"{target} as {path}" for target, path in mounts.items())
         notes.append(f"nothing is mounted; the commands see {listed}")
     return Plan(job, options, folder, _kills(job, options), mounts, gpus, notes)
-
-
-def _settings(options: LocalOptions) -> dict[str, str]:
-    settings = {}
-    for text in options.settings:
-        name, separator, value = text.partition("=")
-        if not (name and separator):
-            raise ConfigurationError(f"--set {text}: write name=value")
-        settings[name] = value
-    return settings
 
 
 def _check_roles(job: Job) -> None:

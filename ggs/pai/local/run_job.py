@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from ggs.errors import GGSError
+from ggs.pai.job.document import Document
 from ggs.pai.local.attempt import AttemptRun, Events, Stop, Stopped
 from ggs.pai.local.display import Display
 from ggs.pai.local.docker_engine import DockerEngine
@@ -25,8 +26,8 @@ SUCCEEDED, FAILED, USAGE = 0, 1, 2
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def run(job: Path | str, options: LocalOptions) -> int:
-    """Run a job file (a path) or a job's YAML text (a string) on this machine.
+def run(job: Path | str | Document, options: LocalOptions) -> int:
+    """Run a job file (a path), a job's YAML text (a string) or one that is already parsed, here.
 
     Returns 0 when OpenPAI would call the job SUCCEEDED, 1 for FAILED, 2 when the file or an option is
     wrong, and 128 plus its number after a signal. Whatever happens, no container, network or process

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ggs.pai.job.document import DocumentError, parse
+from ggs.pai.job.document import Document, DocumentError, parse
 from ggs.pai.validate import (  # noqa: F401  imported for the rules that they register
     commands,
     completion,
@@ -23,13 +23,13 @@ from ggs.pai.validate import (  # noqa: F401  imported for the rules that they r
 from ggs.pai.validate.finding import RULES, Finding, JobView, Problem, Target
 
 
-def validate(text: str, *, target: Target = "both") -> list[Finding]:
-    """All problems of a job file's text, in the order of its lines.
+def validate(job: Document | str, *, target: Target = "both") -> list[Finding]:
+    """All problems of a job file, parsed or as text, in the order of its lines.
 
     `target`: the cluster that the file is meant for; `both` reports what either minds.
     """
     try:
-        view = JobView(parse(text))
+        view = JobView(parse(job) if isinstance(job, str) else job)
     except DocumentError as error:
         return [refusal(error)]
     return sorted(set(_findings(view, target)))

@@ -271,10 +271,10 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) 
     [
         ({"kills": ["worker:1"]}, "write ROLE:INDEX@SECONDS, for example worker:1@5"),
         ({"kills": ["worker:2@1"]}, "the job has no such task, only worker:0, worker:1"),
-        ({"storages": ["data"]}, "write NAME=PATH"),
+        ({"storages": ["data"]}, "write NAME=VALUE"),
         ({"storages": ["data=/"]}, "the job's extras.storages has none"),
         ({"storages": ["data=/no/such/folder"]}, "no folder /no/such/folder"),
-        ({"settings": ["epochs"]}, "write name=value"),
+        ({"settings": ["epochs"]}, "write NAME=VALUE"),
         ({"settings": ["epochs=1"]}, "the job file has no parameters"),
     ],
 )

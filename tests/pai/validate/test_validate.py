@@ -10,8 +10,7 @@ import yaml
 from rich.console import Console
 
 from ggs.pai.job.document import MAX_BYTES, DocumentError, read_text, walk
-from ggs.pai.validate import RULES, validate
-from ggs.pai.validate import render as report
+from ggs.pai.validate import RULES, report, validate
 from ggs.pai.validate.catalogue import markdown
 from ggs.pai.validate.finding import Finding, Target
 from ggs.pai.validate.run_rules import refusal
