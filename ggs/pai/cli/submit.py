@@ -9,7 +9,7 @@ import typer
 from ggs.errors import ConfigurationError, ServerRefusedError
 from ggs.pai.cli import terminal
 from ggs.pai.client import submission
-from ggs.pai.client.client import Client
+from ggs.pai.client.rest import Client
 from ggs.pai.client.submission import Submission
 from ggs.pai.job.document import Document, DocumentError, load
 from ggs.pai.job.edit import edit

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from ggs.errors import PAIError, ServerRefusedError, UnreachableError
-from ggs.pai.client.client import Client
-from ggs.pai.client.status import ENDED, Task, read
+from ggs.pai.client.rest import Client
+from ggs.pai.client.status import ENDED, TaskStatus, read
 
 TAIL_BYTES = 1 << 20
 MAX_LINE = 1 << 16
@@ -18,7 +18,7 @@ class TaskLog:
     """One task's log of one kind (``all``, ``stdout``, ``stderr`` ...) and how far it was read."""
 
     role: str
-    task: Task
+    task: TaskStatus
     kind: str
     offset: int = 0
 

@@ -149,7 +149,7 @@ def _parse(text: str, source: str) -> Document:
     if len(text) > MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise DocumentError("file-too-large", f"the file is longer than {MAX_BYTES} bytes")
     try:
-        loader = _Loader(text)
+        loader = _JobLoader(text)
         try:
             node = loader.get_single_node()
         finally:
@@ -179,7 +179,7 @@ def _syntax_error(error: yaml.MarkedYAMLError) -> DocumentError:
 _Aliases = dict[tuple[int, int], tuple[int, int]]
 
 
-class _Loader(yaml.SafeLoader):
+class _JobLoader(yaml.SafeLoader):
     """PyYAML's safe loader with js-yaml 3's scalars and a limited depth."""
 
     _depth = 0
@@ -216,9 +216,9 @@ _PATTERNS = {
     "timestamp": _TIMESTAMP,
     "merge": re.compile("<<"),
 }
-_Loader.yaml_implicit_resolvers = {}
+_JobLoader.yaml_implicit_resolvers = {}
 for _name, _pattern in _PATTERNS.items():
-    _Loader.add_implicit_resolver(_TAG + _name, re.compile(rf"(?:{_pattern.pattern})\Z"), None)
+    _JobLoader.add_implicit_resolver(_TAG + _name, re.compile(rf"(?:{_pattern.pattern})\Z"), None)
 
 
 class _Builder:

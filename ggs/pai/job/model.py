@@ -31,8 +31,8 @@ from ggs.pai.job.protocol import (
     Prerequisite,
     ProtocolVersion,
     ResourcePerInstance,
+    RoleSpec,
     Storage,
-    TaskRole,
     Version,
 )
 
@@ -42,8 +42,8 @@ __all__ = [
     "Job",
     "Plugin",
     "ResourcePerInstance",
+    "RoleSpec",
     "Storage",
-    "TaskRole",
     "locate",
 ]
 
@@ -61,7 +61,7 @@ class Job(Model):
     prerequisites: Annotated[list[Prerequisite], Field(min_length=1)] = Field(default=[])
     parameters: dict[str, Any] = Field(default={})
     secrets: dict[str, Any] = Field(default={})
-    task_roles: Annotated[dict[Label, TaskRole], NotEmpty]
+    task_roles: Annotated[dict[Label, RoleSpec], NotEmpty]
     deployments: Annotated[list[Deployment], Field(min_length=1)] = Field(default=[])
     defaults: Defaults = Defaults()
     extras: Extras = Extras()

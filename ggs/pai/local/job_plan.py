@@ -10,13 +10,13 @@ from ggs.pai.job.document import Document, load
 from ggs.pai.job.edit import edit
 from ggs.pai.job.model import Job
 from ggs.pai.local.options import Kill, LocalOptions
-from ggs.pai.local.task_environment import Task, port_labels, short_name, tasks_of
+from ggs.pai.local.task_environment import TaskId, port_labels, short_name, tasks_of
 from ggs.pai.validate import validate
 from ggs.text import name_and_value
 
 
 @dataclass(frozen=True)
-class Plan:
+class JobPlan:
     """What every attempt of a local run has in common."""
 
     job: Job
@@ -25,13 +25,13 @@ class Plan:
     kills: list[Kill]
     mounts: Mapping[str, Path]
     """Folder of this machine by mount point."""
-    gpus: Mapping[Task, range]
+    gpus: Mapping[TaskId, range]
     """The GPUs of each task, by index on this machine."""
     notes: list[str]
     """What OpenPAI would not accept, and what is different here, in sentences."""
 
 
-def make_plan(source: Document | Path | str, options: LocalOptions) -> Plan:
+def make_plan(source: Document | Path | str, options: LocalOptions) -> JobPlan:
     """Read a job and settle everything that can be settled before its first attempt.
 
     Raises:
@@ -58,7 +58,7 @@ def make_plan(source: Document | Path | str, options: LocalOptions) -> Plan:
     if mounts and options.engine == "process":
         listed = ", ".join(f"{target} as {path}" for target, path in mounts.items())
         notes.append(f"nothing is mounted; the commands see {listed}")
-    return Plan(job, options, folder, _kills(job, options), mounts, gpus, notes)
+    return JobPlan(job, options, folder, _kills(job, options), mounts, gpus, notes)
 
 
 def _check_roles(job: Job) -> None:
@@ -82,7 +82,7 @@ def _check_roles(job: Job) -> None:
 def _kills(job: Job, options: LocalOptions) -> list[Kill]:
     kills = options.parsed_kills()
     for kill in kills:
-        if Task(kill.role, kill.index) not in tasks_of(job):
+        if TaskId(kill.role, kill.index) not in tasks_of(job):
             known = ", ".join(map(str, tasks_of(job)))
             raise ConfigurationError(
                 f"--kill {kill.role}:{kill.index}: the job has no such task, only {known}"
@@ -103,9 +103,9 @@ def _mounts(job: Job, options: LocalOptions, folder: Path) -> dict[str, Path]:
     }
 
 
-def _share_gpus(job: Job, available: int) -> dict[Task, range]:
+def _share_gpus(job: Job, available: int) -> dict[TaskId, range]:
     """Give every task its own GPUs: two workers on one GPU would not be what a cluster does."""
-    gpus: dict[Task, range] = {}
+    gpus: dict[TaskId, range] = {}
     taken = 0
     for task in tasks_of(job):
         wanted = job.task_roles[task.role].resource.gpu

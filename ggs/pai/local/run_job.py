@@ -12,11 +12,11 @@ from types import FrameType
 
 from ggs.errors import GGSError
 from ggs.pai.job.document import Document
-from ggs.pai.local.attempt import AttemptRun, Events, Stop, Stopped
+from ggs.pai.local.attempt import AttemptRun, Events, StopRequested, StopSignal
 from ggs.pai.local.display import Display
 from ggs.pai.local.docker_engine import DockerEngine
 from ggs.pai.local.engine import CannotRun, Engine
-from ggs.pai.local.job_plan import Plan, make_plan
+from ggs.pai.local.job_plan import JobPlan, make_plan
 from ggs.pai.local.options import LocalOptions
 from ggs.pai.local.policy import decide_retry
 from ggs.pai.local.process_engine import ProcessEngine
@@ -51,7 +51,7 @@ def run(job: Path | str | Document, options: LocalOptions) -> int:
     except GGSError as error:
         print(f"pai: {error}", file=sys.stderr)
         return USAGE
-    except Stopped as stopped:
+    except StopRequested as stopped:
         name = signal.Signals(stopped.signal_number).name
         print(f"pai: {name}: the job is stopped", file=sys.stderr)
         return 128 + stopped.signal_number
@@ -59,7 +59,7 @@ def run(job: Path | str | Document, options: LocalOptions) -> int:
         return 128 + signal.SIGINT
 
 
-def _engine(plan: Plan, events: Events) -> Engine:
+def _engine(plan: JobPlan, events: Events) -> Engine:
     """The engine asked for, with every image there; nothing to clean up yet."""
     keep = plan.options.keep
     engine: Engine = (
@@ -81,7 +81,7 @@ def _engine(plan: Plan, events: Events) -> Engine:
     return engine
 
 
-def _run(plan: Plan, engine: Engine, events: Events) -> int:
+def _run(plan: JobPlan, engine: Engine, events: Events) -> int:
     for folder in plan.mounts.values():
         if not folder.exists():
             folder.mkdir(parents=True)
@@ -119,7 +119,7 @@ def _signals_as_events(events: Events) -> Iterator[None]:
         return
 
     def put(number: int, frame: FrameType | None) -> None:
-        events.put(Stop(number))
+        events.put(StopSignal(number))
 
     before = {number: signal.signal(number, put) for number in _SIGNALS}
     try:

@@ -35,7 +35,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Problem:
+class Violation:
     """What a rule yields: the place and what stands there, and texts for this case if need be.
 
     `line` is for what has another line than the value at `path`: 0 takes that one's.
@@ -61,9 +61,9 @@ class Rule:
     consequence: str
     fix: str
     fact: str
-    check: Callable[[JobView], Iterator[Problem]] | None = None
+    check: Callable[[JobView], Iterator[Violation]] | None = None
 
-    def finding(self, problem: Problem, line: int) -> Finding:
+    def finding(self, problem: Violation, line: int) -> Finding:
         """`problem` with this rule's texts where it brings none of its own."""
         return Finding(
             line,
@@ -82,7 +82,7 @@ def _short(text: str) -> str:
 
 RULES: dict[str, Rule] = {}
 
-Check = Callable[["JobView"], Iterator[Problem]]
+Check = Callable[["JobView"], Iterator[Violation]]
 
 
 def rule(

@@ -8,7 +8,6 @@ from ggs.pai.job.document import Document, DocumentError, parse
 from ggs.pai.validate import (  # noqa: F401  imported for the rules that they register
     commands,
     completion,
-    extras,
     hived,
     images,
     plugins,
@@ -17,10 +16,11 @@ from ggs.pai.validate import (  # noqa: F401  imported for the rules that they r
     references,
     roles,
     schema,
+    shell_variables,
+    storages,
     templates,
-    variables,
 )
-from ggs.pai.validate.finding import RULES, Finding, JobView, Problem, Target
+from ggs.pai.validate.finding import RULES, Finding, JobView, Target, Violation
 
 
 def validate(job: Document | str, *, target: Target = "both") -> list[Finding]:
@@ -37,7 +37,7 @@ def validate(job: Document | str, *, target: Target = "both") -> list[Finding]:
 
 def refusal(error: DocumentError) -> Finding:
     """The one finding of a text that could not be read."""
-    return RULES[error.rule].finding(Problem((), error.message), error.line)
+    return RULES[error.rule].finding(Violation((), error.message), error.line)
 
 
 def _findings(view: JobView, target: Target) -> Iterator[Finding]:

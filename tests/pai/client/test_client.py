@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from ggs.errors import ConfigurationError, PAIError, ServerRefusedError, UnreachableError
 from ggs.pai.client import status, transport
-from ggs.pai.client.client import Client
 from ggs.pai.client.clusters import Cluster
 from ggs.pai.client.responses import Answer, complaints, refusal
+from ggs.pai.client.rest import Client
 from ggs.pai.client.transport import Limits
 from tests.pai import fake_server as fake
 from tests.pai.conftest import JOB, QUICK

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from ggs.errors import PAIError, UnreachableError
 from ggs.pai.client import status
-from ggs.pai.client.client import Client
 from ggs.pai.client.clusters import Cluster
 from ggs.pai.client.responses import Answer, complaints, refusal
+from ggs.pai.client.rest import Client
 from ggs.pai.client.transport import Limits
 from tests.fuzz import EDITS, Edits, bounded, cases, damaged
 from tests.pai import fake_server as fake

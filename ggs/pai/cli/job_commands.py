@@ -201,13 +201,13 @@ def wait(
     is up; 3 and 4 as always: the server refuses, or gives no usable answer.
     """
     from ggs.pai.client.connect import connect
-    from ggs.pai.client.wait import Outcome, Patience
+    from ggs.pai.client.wait import Outcome, WaitLimits
     from ggs.pai.client.wait import wait as wait_for
 
     user, name = _user_and_name(job)
-    patience = Patience(timeout * 3600, unchanged * 3600, interval=interval)
+    limits = WaitLimits(timeout * 3600, unchanged * 3600, interval=interval)
     with connect(cluster, terminal.warn, terminal.ask_secret) as client:
-        outcome, _, reason = wait_for(client, name, user, patience, terminal.say)
+        outcome, _, reason = wait_for(client, name, user, limits, terminal.say)
     text = f"{name}: {outcome.name.replace('_', ' ').lower()}{': ' + reason if reason else ''}"
     (terminal.say if outcome is Outcome.SUCCEEDED else terminal.fail)(text)
     raise typer.Exit(outcome.value)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ggs.pai.job.document import Path
 from ggs.pai.validate import shell
-from ggs.pai.validate.finding import JobView, Problem, rule
+from ggs.pai.validate.finding import JobView, Violation, rule
 
 _FIXED = frozenset(
     (
@@ -57,13 +57,13 @@ def _unset(view: JobView) -> Iterator[tuple[Path, str, str]]:
     "jobRetryCount is used up",
     fix="use a role, index and port label that the job has",
 )
-def unknown_pai_variable(view: JobView) -> Iterator[Problem]:
+def unknown_pai_variable(view: JobView) -> Iterator[Violation]:
     """PAI_ and FC_ variables are made from the job's roles, their instances and port labels.
     Addresses and ports use the lower-cased role without _; counts and resources the role as
     written."""
     for path, role, name in _unset(view):
         if name.startswith(("PAI_", "FC_")) and not _is_set(view, role, name):
-            yield Problem(path, f"OpenPAI does not set {name} in this job")
+            yield Violation(path, f"OpenPAI does not set {name} in this job")
 
 
 @rule(
@@ -73,7 +73,7 @@ def unknown_pai_variable(view: JobView) -> Iterator[Problem]:
     "is retried until jobRetryCount is used up",
     fix="set it in an earlier command, or write ${NAME:-default}",
 )
-def unset_variable(view: JobView) -> Iterator[Problem]:
+def unset_variable(view: JobView) -> Iterator[Violation]:
     """Commands run with `set -o nounset`. OpenPAI sets none of torch's variables (MASTER_ADDR,
     RANK, WORLD_SIZE …), and a role cannot declare variables."""
     for path, _, name in _unset(view):
@@ -81,7 +81,7 @@ def unset_variable(view: JobView) -> Iterator[Problem]:
             fix = (
                 "start the program with entrypoint.py, which sets it" if name in _LAUNCHERS else ""
             )
-            yield Problem(path, f"nothing sets {name}", fix)
+            yield Violation(path, f"nothing sets {name}", fix)
 
 
 def _is_set(view: JobView, own_role: str, name: str) -> bool:
