@@ -49,7 +49,7 @@ def submit(
     document = read_checked(file, _parse_settings(settings), name)
     job = prepare(document)
     if dry_run:
-        typer.echo(job.shown, nl=not job.shown.endswith("\n"))
+        terminal.result(job.shown.removesuffix("\n"))
         terminal.say(f"job {job.name!r}, {len(document.text.encode())} bytes; nothing was sent")
         return
     from ggs.pai.client.connect import connect
@@ -58,7 +58,7 @@ def submit(
         job, outcome = submit_under_a_free_name(client, job)
         option = f" --cluster {client.cluster.alias}" if cluster else ""
         terminal.say(f"job {job.name!r} is {outcome}")
-        typer.echo(client.cluster.job_url(job.name))
+        terminal.result(client.cluster.job_url(job.name))
     terminal.say(f"follow it:  pai job wait {job.name}{option}")
     terminal.say(f"read it:    pai job logs {job.name} --follow{option}")
     terminal.say(f"stop it:    pai job stop {job.name}{option}")
@@ -87,7 +87,7 @@ def list_jobs(
             limit=limit,
         )
     if as_json:
-        typer.echo(json.dumps(jobs, indent=2))
+        terminal.result(json.dumps(jobs, indent=2))
         return
     keys = ("state", "virtualCluster", "totalTaskNumber", "totalGpuNumber", "retries")
     terminal.table(
@@ -117,25 +117,25 @@ def status(
         answer = client.job(name, user, attempt)
         url = client.cluster.job_url(name, user)
     if as_json:
-        typer.echo(json.dumps(answer, indent=2))
+        terminal.result(json.dumps(answer, indent=2))
         return
-    found = read(answer)
-    typer.echo(f"{name}: {found.summary()}")
-    if found.reason():
-        typer.echo(f"reason: {found.reason()}")
-    typer.echo(
-        f"submitted {terminal.when(found.job_status.submission_time)}, "
-        f"started {terminal.when(found.job_status.launched_time)}, "
-        f"ended {terminal.when(found.job_status.completed_time)}"
+    state = read(answer)
+    terminal.result(f"{name}: {state.summary()}")
+    if state.reason():
+        terminal.result(f"reason: {state.reason()}")
+    terminal.result(
+        f"submitted {terminal.when(state.job_status.submission_time)}, "
+        f"started {terminal.when(state.job_status.launched_time)}, "
+        f"ended {terminal.when(state.job_status.completed_time)}"
     )
-    typer.echo(url)
+    terminal.result(url)
     rows = [
         [f"{role}:{task.task_index}", clean(task.task_state, 20), task.container_exit_code]
         + [
             clean(text, 60) if text else None
             for text in (task.container_ip, task.container_node_name)
         ]
-        for role, task in found.tasks
+        for role, task in state.tasks
     ]
     if rows:
         terminal.table(("TASK", "STATE", "EXIT", "ADDRESS", "NODE"), rows)
@@ -240,7 +240,7 @@ def config(job: JobName, cluster: ClusterOption = None) -> None:
     user, name = _user_and_name(job)
     with connect(cluster, terminal.warn, terminal.ask_secret) as client:
         stored = client.config(name, user)
-    typer.echo(yaml.safe_dump(stored, sort_keys=False, allow_unicode=True, width=100), nl=False)
+    terminal.result(yaml.safe_dump(stored, sort_keys=False, allow_unicode=True, width=100), end="")
 
 
 @app.command()

@@ -77,10 +77,10 @@ def _texts(value: object) -> frozenset[str]:
 def _logins(value: Mapping[str, object]) -> frozenset[str]:
     """Passwords of private registries that stand in the file itself."""
     prerequisites = value.get("prerequisites")
-    found: frozenset[str] = frozenset()
+    passwords: frozenset[str] = frozenset()
     for item in prerequisites if isinstance(prerequisites, list) else []:
         auth = item.get("auth") if isinstance(item, dict) else None
         password = auth.get("password") if isinstance(auth, dict) else None
         if isinstance(password, str) and "<%" not in password:
-            found |= _texts(password)
-    return found
+            passwords |= _texts(password)
+    return passwords

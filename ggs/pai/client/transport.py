@@ -18,9 +18,9 @@ import httpx
 
 from ggs.errors import ConfigurationError, PAIError, UnreachableError
 from ggs.pai.client.clusters import Cluster
-from ggs.pai.client.responses import Answer, clean, refusal, scheme_and_host
+from ggs.pai.client.responses import Response, clean, refusal, scheme_and_host
 
-MAX_ANSWER_BYTES = 32 << 20
+MAX_RESPONSE_BYTES = 32 << 20
 # what httpx raises for an address that is none, and Python's codecs for one that is no text or host
 _NO_ADDRESS = (httpx.InvalidURL, UnicodeError)
 # httpx logs whole addresses, and those of a task's log contain a token
@@ -92,7 +92,7 @@ class Transport:
         body: bytes | None = None,
         content_type: str = "application/json",
         parameters: Mapping[str, str | int] | None = None,
-    ) -> Answer:
+    ) -> Response:
         """The 2xx answer; everything but POST is repeated while that can help."""
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         if body is not None:
@@ -125,7 +125,7 @@ class Transport:
             self.sleep(wait)
         raise AssertionError("unreachable: the last repetition returns or raises")
 
-    def _exchange(self, request: httpx.Request) -> Answer:
+    def _exchange(self, request: httpx.Request) -> Response:
         """Send once and read the whole answer, within the limits of size and time."""
         end = time.monotonic() + self.limits.answer
         body = bytearray()
@@ -135,9 +135,9 @@ class Transport:
                 _require_unpacked(response)
                 for part in response.iter_bytes():
                     body += part
-                    if len(body) > MAX_ANSWER_BYTES:
+                    if len(body) > MAX_RESPONSE_BYTES:
                         raise UnreachableError(
-                            f"the answer is larger than {MAX_ANSWER_BYTES >> 20} MiB: given up"
+                            f"the answer is larger than {MAX_RESPONSE_BYTES >> 20} MiB: given up"
                         )
                     if time.monotonic() > end:
                         raise UnreachableError(
@@ -151,7 +151,7 @@ class Transport:
             ) from None
         except (httpx.HTTPError, *_NO_ADDRESS) as error:
             raise UnreachableError(_network_failure(error, self._address)) from None
-        return Answer(response.status_code, response.headers, bytes(body), frozenset(self._hide))
+        return Response(response.status_code, response.headers, bytes(body), frozenset(self._hide))
 
     @contextmanager
     def open_log(self, address: str, byte_range: str | None = None) -> Iterator["Log"]:
@@ -161,7 +161,9 @@ class Transport:
         try:
             # no Authorization: the address has its own token and may be another company's server
             with self._http.stream("GET", address, headers=headers) as response:
-                answer = Answer(response.status_code, response.headers, b"", frozenset(self._hide))
+                answer = Response(
+                    response.status_code, response.headers, b"", frozenset(self._hide)
+                )
                 if response.status_code not in (200, 206, 416):
                     raise refusal(answer, "the task's log")
                 _require_unpacked(response)

@@ -115,12 +115,12 @@ class Job(Model):
 
     def commands(self, role: str) -> list[str]:
         """The role's commands with those of the deployment in use around them, as written."""
-        own = self.task_roles[role].commands
+        commands = self.task_roles[role].commands
         for deployment in self.deployments:
             if deployment.name == self.defaults.deployment and role in deployment.task_roles:
                 around = deployment.task_roles[role]
-                return [*around.pre_commands, *own, *around.post_commands]
-        return own
+                return [*around.pre_commands, *commands, *around.post_commands]
+        return commands
 
     def render_commands(self, role: str) -> str:
         """What a task of `role` runs: trimmed, one command a line, references replaced.
@@ -138,7 +138,7 @@ class Job(Model):
         Those of prerequisites come first: their own keys are the parameters. ConfigurationError
         where OpenPAI's init container would fail over a reference.
         """
-        found = []
+        plugins = []
         by_name = {item.name: item for item in self.prerequisites}
         for name in self.task_roles[role].prerequisites:
             item = by_name.get(name)
@@ -147,14 +147,14 @@ class Job(Model):
                 keys = item.model_dump(by_alias=True, exclude_unset=True, exclude={"type"})
                 del keys["plugin"]
                 policy = keys.pop("failurePolicy", "fail")
-                found.append(
+                plugins.append(
                     Plugin(
                         plugin=plugin[len(PLUGIN_PREFIX) + 1 :],
                         parameters=keys,
                         failure_policy=str(policy),
                     )
                 )
-        found += [
+        plugins += [
             plugin
             for plugin in self.extras.plugins
             if plugin.taskroles is None or role in plugin.taskroles
@@ -162,7 +162,7 @@ class Job(Model):
         context = {**self.template_context(role), "$secrets": self.secrets}
         return [
             plugin.model_copy(update={"parameters": _render_all(plugin.parameters, context)})
-            for plugin in found
+            for plugin in plugins
         ]
 
 

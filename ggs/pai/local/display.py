@@ -31,6 +31,16 @@ class TaskState:
     since: float = field(default_factory=time.monotonic)
 
 
+def say(text: str) -> None:
+    """A sentence of the local platform itself, where no display is open."""
+    Console(highlight=False).print(Text(f"pai: {text}"), soft_wrap=True)
+
+
+def complain(text: str) -> None:
+    """Why the run does not go on, on stderr."""
+    Console(highlight=False, stderr=True).print(Text(f"pai: {text}"), soft_wrap=True)
+
+
 class Display:
     """Writes to a terminal with a live table, or plain lines to anything else."""
 

@@ -21,6 +21,7 @@ from ggs.pai.job.template import render
 from ggs.pai.local.engine import CannotRun, Exited, Launch, Output, Report
 from ggs.pai.local.runtime_scripts import environment_script
 from ggs.pai.local.task_environment import TaskId
+from ggs.text import shorten
 
 LABEL = "ggs.local-openpai"
 """On every container and network of a local run; its value names the run."""
@@ -208,4 +209,4 @@ def _archive(files: Mapping[str, str], *, mode: int) -> bytes:
 
 def _one_line(error: Exception) -> str:
     explanation = getattr(error, "explanation", None) or str(error)
-    return " ".join(str(explanation).split())[:200]
+    return shorten(" ".join(str(explanation).split()), 200)

@@ -1,4 +1,4 @@
-"""A job and the wishes of the person who runs it, checked against each other and this machine."""
+"""A job and the options of the person who runs it, checked against each other and this machine."""
 
 import time
 from collections.abc import Mapping
@@ -48,9 +48,9 @@ def make_plan(source: Document | Path | str, options: LocalOptions) -> JobPlan:
     started = time.strftime("%Y%m%d-%H%M%S")
     folder = (options.folder or Path("runs", "local", f"{job.name}-{started}")).resolve()
     notes = [
-        f"line {found.line}, {found.message}: on OpenPAI {found.consequence}; {found.fix}"
-        for found in findings
-        if found.severity == "error"
+        f"line {finding.line}, {finding.message}: on OpenPAI {finding.consequence}; {finding.fix}"
+        for finding in findings
+        if finding.severity == "error"
     ]
     notes += _differences(job, options)
     gpus = _share_gpus(job, len(list(Path("/dev").glob("nvidia[0-9]*"))))

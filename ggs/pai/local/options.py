@@ -31,7 +31,7 @@ class LocalOptions:
     """``docker``: a container and an address per task; ``process``: a process group and a loopback
     address."""
     settings: Sequence[str] = ()
-    """``name=value``: replaces ``parameters.name`` of the job file."""
+    """``NAME=VALUE``: replaces ``parameters.name`` of the job file."""
     gpus: int | None = None
     """GPUs of each task instead of the file's number; 0 runs a GPU job on the CPU."""
     keep: bool = False

@@ -2,18 +2,16 @@
 
 import queue
 import signal
-import sys
 import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 from ggs.errors import GGSError
 from ggs.pai.job.document import Document
 from ggs.pai.local.attempt import AttemptRun, Events, StopRequested, StopSignal
-from ggs.pai.local.display import Display
+from ggs.pai.local.display import Display, complain, say
 from ggs.pai.local.docker_engine import DockerEngine
 from ggs.pai.local.engine import CannotRun, Engine
 from ggs.pai.local.job_plan import JobPlan, make_plan
@@ -21,6 +19,7 @@ from ggs.pai.local.options import LocalOptions
 from ggs.pai.local.policy import decide_retry
 from ggs.pai.local.process_engine import ProcessEngine
 from ggs.pai.local.task_environment import tasks_of
+from ggs.signals import handled
 
 SUCCEEDED, FAILED, USAGE = 0, 1, 2
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -44,16 +43,17 @@ def run(job: Path | str | Document, options: LocalOptions) -> int:
             finally:
                 engine.close()
                 if options.keep:
-                    print(f"pai: {engine.how_to_remove()}")
+                    say(engine.how_to_remove())
     except CannotRun as error:
-        print(f"pai: {error}\npai: job FAILED", file=sys.stderr)
+        complain(str(error))
+        complain("job FAILED")
         return FAILED
     except GGSError as error:
-        print(f"pai: {error}", file=sys.stderr)
+        complain(str(error))
         return USAGE
     except StopRequested as stopped:
         name = signal.Signals(stopped.signal_number).name
-        print(f"pai: {name}: the job is stopped", file=sys.stderr)
+        complain(f"{name}: the job is stopped")
         return 128 + stopped.signal_number
     except KeyboardInterrupt:  # before anything was started
         return 128 + signal.SIGINT
@@ -118,12 +118,5 @@ def _signals_as_events(events: Events) -> Iterator[None]:
         yield
         return
 
-    def put(number: int, frame: FrameType | None) -> None:
-        events.put(StopSignal(number))
-
-    before = {number: signal.signal(number, put) for number in _SIGNALS}
-    try:
+    with handled(_SIGNALS, lambda number, _: events.put(StopSignal(number))):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

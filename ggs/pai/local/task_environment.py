@@ -171,7 +171,7 @@ def _server_variables(job: Job, task: TaskId, framework_name: str, user: str) ->
 def _runtime_variables(
     job: Job, task: TaskId, pods: Mapping[TaskId, Pod]
 ) -> Iterator[tuple[str, str]]:
-    """Part C: what the runtime exports in the user container, about every task and the own one."""
+    """Part C: what the runtime exports in the user container, about every task and the current one."""
     for name, role in job.task_roles.items():
         short = short_name(name)
         hosts = []
@@ -184,13 +184,15 @@ def _runtime_variables(
                 yield f"PAI_PORT_LIST_{short}_{index}_{label}", _join(numbers)
                 yield f"PAI_{short}_{index}_{label}_PORT", _join(numbers)
             if task == TaskId(name, index):
-                yield from _own_variables(pod.address, ports)
+                yield from _current_task_variables(pod.address, ports)
         yield f"PAI_TASK_ROLE_{short}_HOST_LIST", ",".join(hosts)
     instances = (f"{short_name(other.role)}:{other.index}" for other in tasks_of(job))
     yield "PAI_TASK_ROLE_INSTANCES", ",".join(instances)
 
 
-def _own_variables(address: str, ports: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, str]]:
+def _current_task_variables(
+    address: str, ports: Mapping[str, Sequence[int]]
+) -> Iterator[tuple[str, str]]:
     yield "PAI_CURRENT_CONTAINER_IP", address
     yield "PAI_CONTAINER_HOST_IP", address
     yield "PAI_CURRENT_CONTAINER_PORT", str(ports["http"][0])

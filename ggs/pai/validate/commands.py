@@ -99,9 +99,9 @@ def background(view: JobView) -> Iterator[Violation]:
 def fixed_port(view: JobView) -> Iterator[Violation]:
     """Tasks share the network of their node, and two jobs that chose one port collide."""
     for _, path, text in _commands(view):
-        found = _FIXED_PORT.search(text)
-        if found:
-            yield Violation(path, f"a fixed port: {found[0]}")
+        match = _FIXED_PORT.search(text)
+        if match:
+            yield Violation(path, f"a fixed port: {match[0]}")
 
 
 @rule(
@@ -113,9 +113,9 @@ def fixed_port(view: JobView) -> Iterator[Violation]:
 def endless_exit(view: JobView) -> Iterator[Violation]:
     """Exit codes 130, 131, 137 and 143 count as the cluster's own doing."""
     for _, path, text in _commands(view):
-        found = _ENDLESS_EXIT.search(shell.unquoted(text))
-        if found:
-            yield Violation(path, f"the command can exit with {found[1]}")
+        match = _ENDLESS_EXIT.search(shell.unquoted(text))
+        if match:
+            yield Violation(path, f"the command can exit with {match[1]}")
 
 
 @rule(
@@ -141,9 +141,9 @@ def killing_timeout(view: JobView) -> Iterator[Violation]:
 def ssh_launcher(view: JobView) -> Iterator[Violation]:
     """mpirun, horovodrun and the like start the other tasks' processes over ssh."""
     for _, path, text in _commands(view):
-        found = _SSH.search(shell.unquoted(text))
-        if found and view.tasks > 1:
-            yield Violation(path, f"{found[1]} needs ssh between the tasks")
+        match = _SSH.search(shell.unquoted(text))
+        if match and view.tasks > 1:
+            yield Violation(path, f"{match[1]} needs ssh between the tasks")
 
 
 @rule(
@@ -169,7 +169,7 @@ def nvidia_smi(view: JobView) -> Iterator[Violation]:
 def standalone(view: JobView) -> Iterator[Violation]:
     """torchrun --standalone, or torchrun without --nnodes, starts a job of one node."""
     for role, path, text in _commands(view):
-        found = re.search(r"\b(torchrun|torch\.distributed\.(run|launch))\b", text)
+        match = re.search(r"\b(torchrun|torch\.distributed\.(run|launch))\b", text)
         alone = "--standalone" in text or not re.search(r"--nnodes|--config|<%|\$", text)
-        if found and view.instances(role) > 1 and alone:
-            yield Violation(path, f"{found[1]} does not know of the other tasks")
+        if match and view.instances(role) > 1 and alone:
+            yield Violation(path, f"{match[1]} does not know of the other tasks")

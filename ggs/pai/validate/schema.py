@@ -12,10 +12,11 @@ from ggs.pai.job import protocol
 from ggs.pai.job.document import Path, to_text
 from ggs.pai.job.model import Job
 from ggs.pai.validate.finding import JobView, Violation, rule
+from ggs.text import shorten
 
 _REFUSED = "the server answers 400 InvalidProtocolError and stores nothing"
 
-# Keys that people write in the wrong place, and where OpenPAI reads them.
+# Keys that people write where they do not belong, and where OpenPAI reads them.
 _BELONGS = {
     "hivedScheduler": "extras.hivedScheduler",
     "gangAllocation": "extras.gangAllocation",
@@ -68,7 +69,7 @@ _ADVICE = {
 
 
 def _complaints(view: JobView, *wanted: str) -> Iterator[tuple[Path, ErrorDetails]]:
-    """The model's complaints of some kinds, each place once.
+    """The model's complaints of some kinds, one for each path.
 
     `extras` is not part of the server's schema and has its own rules.
     """
@@ -84,7 +85,7 @@ def _spelled(value: object) -> str:
     if isinstance(value, (dict, list)):
         return "a mapping" if isinstance(value, dict) else "a list"
     text = to_text(value)
-    text = text if len(text) <= 60 else text[:57] + "…"
+    text = shorten(text, 60)
     return f"the text {text!r}" if isinstance(value, str) else text
 
 
@@ -179,8 +180,8 @@ def value(view: JobView) -> Iterator[Violation]:
     least 0; a prerequisite's type is dockerimage, script, output or data."""
     for path, error in _complaints(view, "value"):
         # A key that is wrong is reported at the key, not with the value below it.
-        found = path[-1] if error["loc"][-1] == "[key]" else view.document.get(*path)
-        yield Violation(path, f"{_spelled(found)} is not allowed here", _advice(error))
+        written = path[-1] if error["loc"][-1] == "[key]" else view.document.get(*path)
+        yield Violation(path, f"{_spelled(written)} is not allowed here", _advice(error))
 
 
 @rule(
@@ -225,9 +226,9 @@ def job_type(view: JobView) -> Iterator[Violation]:
 )
 def job_type_value(view: JobView) -> Iterator[Violation]:
     """LTP's jobType is training, inference or others."""
-    found = view.document.get("jobType")
-    if found is not None and found not in ("training", "inference", "others"):
-        yield Violation(("jobType",), f"{_spelled(found)} is no jobType")
+    job_type = view.document.get("jobType")
+    if job_type is not None and job_type not in ("training", "inference", "others"):
+        yield Violation(("jobType",), f"{_spelled(job_type)} is no jobType")
 
 
 @rule(

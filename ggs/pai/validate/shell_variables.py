@@ -33,7 +33,7 @@ _PER_ROLE = re.compile(
 _ADDRESS = re.compile(r"PAI_HOST_IP_([a-z0-9]+)_(\d+)")
 _PORT = re.compile(r"PAI_PORT_LIST_([a-z0-9]+)_(\d+)_(\w+)|PAI_([a-z0-9]+)_(\d+)_(\w+)_PORT")
 _HOST_LIST = re.compile(r"PAI_TASK_ROLE_([a-z0-9]+)_HOST_LIST")
-_OWN_PORT = re.compile(r"PAI_CONTAINER_HOST_(\w+)_PORT_LIST")
+_CURRENT_PORT = re.compile(r"PAI_CONTAINER_HOST_(\w+)_PORT_LIST")
 _LAUNCHERS = frozenset(
     ["MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "NNODES"]
 )
@@ -84,7 +84,7 @@ def unset_variable(view: JobView) -> Iterator[Violation]:
             yield Violation(path, f"nothing sets {name}", fix)
 
 
-def _is_set(view: JobView, own_role: str, name: str) -> bool:
+def _is_set(view: JobView, current_role: str, name: str) -> bool:
     if name in _FIXED:
         return True
     if match := _PER_ROLE.fullmatch(name):
@@ -94,8 +94,8 @@ def _is_set(view: JobView, own_role: str, name: str) -> bool:
         return match[1] in names
     if match := _ADDRESS.fullmatch(name):
         return match[1] in names and int(match[2]) < view.instances(names[match[1]])
-    if match := _OWN_PORT.fullmatch(name):
-        return match[1] in _labels(view, own_role)
+    if match := _CURRENT_PORT.fullmatch(name):
+        return match[1] in _labels(view, current_role)
     if match := _PORT.fullmatch(name):
         role, index, label = (part for part in match.groups() if part is not None)
         if role not in names or int(index) >= view.instances(names[role]):

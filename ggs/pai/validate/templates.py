@@ -42,7 +42,7 @@ def _context(view: JobView, role: str | None) -> dict[str, object]:
     return context
 
 
-def _found(view: JobView) -> Iterator[tuple[Path, Reference, object, bool]]:
+def _resolved(view: JobView) -> Iterator[tuple[Path, Reference, object, bool]]:
     """Path, reference, value and whether a plugin reads it, of every plain reference."""
     contexts: dict[str | None, dict[str, object]] = {}
     for path, text, role, plugin in _rendered(view):
@@ -90,7 +90,7 @@ def template_kind(view: JobView) -> Iterator[Violation]:
 def template_unknown(view: JobView) -> Iterator[Violation]:
     """An unknown or null reference is left as it stands; in a job with secrets it becomes empty;
     in a plugin's parameters the init container dies of it."""
-    for path, reference, value, plugin in _found(view):
+    for path, reference, value, plugin in _resolved(view):
         root = reference.name.partition(".")[0].partition("[")[0]
         if value is not MISSING or (plugin and not reference.name.startswith("$")):
             continue
@@ -113,7 +113,7 @@ def template_unknown(view: JobView) -> Iterator[Violation]:
 )
 def template_not_text(view: JobView) -> Iterator[Violation]:
     """In a plugin's parameters only text can be inserted: a number kills the init container."""
-    for path, reference, value, plugin in _found(view):
+    for path, reference, value, plugin in _resolved(view):
         if plugin and value is not MISSING and not isinstance(value, str):
             yield Violation(path, f"<% {reference.name} %> is not text")
 
@@ -126,7 +126,7 @@ def template_not_text(view: JobView) -> Iterator[Violation]:
 )
 def template_structure(view: JobView) -> Iterator[Violation]:
     """A reference to a mapping or a list is inserted as JavaScript writes it."""
-    for path, reference, value, plugin in _found(view):
+    for path, reference, value, plugin in _resolved(view):
         if not plugin and isinstance(value, (dict, list)):
             kind = "mapping" if isinstance(value, dict) else "list"
             yield Violation(path, f"<% {reference.name} %> names a {kind}")
@@ -173,7 +173,7 @@ def template_nested(view: JobView) -> Iterator[Violation]:
 )
 def secret_escaped(view: JobView) -> Iterator[Violation]:
     """The init container inserts secrets with an HTML template engine."""
-    for path, reference, value, plugin in _found(view):
+    for path, reference, value, plugin in _resolved(view):
         secret = reference.name.startswith("$secrets") and not plugin
         if secret and isinstance(value, str) and html.escape(value) != value:
             yield Violation(path, f"<% {reference.name} %> has characters that are escaped")

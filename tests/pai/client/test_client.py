@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ggs.errors import ConfigurationError, PAIError, ServerRefusedError, UnreachableError
 from ggs.pai.client import status, transport
 from ggs.pai.client.clusters import Cluster
-from ggs.pai.client.responses import Answer, complaints, refusal
+from ggs.pai.client.responses import Response, complaints, refusal
 from ggs.pai.client.rest import Client
 from ggs.pai.client.transport import Limits
 from tests.pai import fake_server as fake
@@ -418,7 +418,7 @@ def test_answers_are_bounded_in_time(server: FakePAI) -> None:
 def test_answers_are_bounded_in_size(
     server: FakePAI, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "MAX_ANSWER_BYTES", 1 << 20)
+    monkeypatch.setattr(transport, "MAX_RESPONSE_BYTES", 1 << 20)
     server.fault("GET", *[fake.endless] * 3)
     with pytest.raises(UnreachableError, match="larger than 1 MiB"):
         client.jobs()
@@ -507,7 +507,7 @@ def test_logs_do_not_get_the_token(server: FakePAI, client: Client) -> None:
 
 def test_control_characters_of_a_server_do_not_reach_the_terminal() -> None:
     body = json.dumps({"code": "\x1b]0;x\x07", "message": "a\x1b[2J\nb\u202ec"}).encode()
-    error = refusal(Answer(418, {}, body), "it")
+    error = refusal(Response(418, {}, body), "it")
     assert str(error).isprintable()
     assert "a[2J bc" in str(error)
 
@@ -548,7 +548,7 @@ ajv_errors = st.lists(
 def test_any_refusal_is_one_printable_line(
     status_code: int, headers: dict[str, str], body: bytes
 ) -> None:
-    answer = Answer(status_code, headers, body)
+    answer = Response(status_code, headers, body)
     text = str(refusal(answer, "the job"))
     assert text.isprintable()
     assert len(text) < 5000
