@@ -32,9 +32,10 @@ class Client:
         token: str | None = None,
         limits: Limits | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.cluster = cluster
-        self._http = Transport(cluster, token, limits or Limits(), sleep)
+        self._http = Transport(cluster, token, limits or Limits(), sleep, clock)
 
     def __enter__(self) -> "Client":
         return self

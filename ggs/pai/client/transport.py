@@ -8,7 +8,6 @@ given for.
 import logging
 import random
 import ssl
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -61,9 +60,11 @@ class Transport:
         token: str | None,
         limits: Limits,
         sleep: Callable[[float], None],
+        clock: Callable[[], float],
     ) -> None:
         self.limits = limits
         self.sleep = sleep
+        self._clock = clock
         self.token = token
         self._hide = {token} if token else set()
         self._address = cluster.uri
@@ -127,7 +128,7 @@ class Transport:
 
     def _exchange(self, request: httpx.Request) -> Response:
         """Send once and read the whole answer, within the limits of size and time."""
-        end = time.monotonic() + self.limits.answer
+        end = self._clock() + self.limits.answer
         body = bytearray()
         try:
             response = self._http.send(request, stream=True)
@@ -139,7 +140,7 @@ class Transport:
                         raise UnreachableError(
                             f"the answer is larger than {MAX_RESPONSE_BYTES >> 20} MiB: given up"
                         )
-                    if time.monotonic() > end:
+                    if self._clock() > end:
                         raise UnreachableError(
                             f"the answer was not complete after {self.limits.answer:.0f} s: given up"
                         )
