@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ggs.pai.client.client import Client
 from ggs.pai.client.clusters import Cluster
+from ggs.pai.client.rest import Client
 from ggs.pai.client.transport import Limits
 from tests.pai.fake_server import TOKEN, FakePAI
 

@@ -75,6 +75,8 @@ class FakePAI:
         self.jobs: dict[tuple[str, str], StoredJob] = {}
         self.faults: deque[tuple[str, Callable[[_Handler], None]]] = deque()
         self.requests: list[Request] = []
+        self.silence = threading.Semaphore(0)
+        """One for each answer that will never come."""
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         self._http.pai = self  # type: ignore[attr-defined]
         scheme = "http"
@@ -193,6 +195,7 @@ class FakePAI:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = 20
+    disable_nagle_algorithm = True  # else each body waits 40 ms for its header's acknowledgement
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         pass
@@ -391,6 +394,7 @@ def truncate(handler: _Handler) -> None:
 
 def silent(handler: _Handler) -> None:
     """Say nothing, until the client has had enough and hangs up."""
+    handler.pai.silence.release()
     handler.rfile.read(1)
     handler.close_connection = True
 

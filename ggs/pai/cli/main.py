@@ -10,9 +10,7 @@ import sys
 from ggs._version import __version__
 from ggs.command_line import command_line
 from ggs.errors import GGSError, ServerRefusedError, UnreachableError
-from ggs.pai.cli import cluster as cluster_commands
-from ggs.pai.cli import job as job_commands
-from ggs.pai.cli import terminal
+from ggs.pai.cli import cluster_commands, job_commands, terminal
 
 app = command_line("pai", __doc__, f"pai of ggs {__version__}")
 app.add_typer(job_commands.app, name="job")

@@ -10,6 +10,11 @@ import typer
 from ggs.errors import ConfigurationError
 
 
+def result(text: str, end: str = "\n") -> None:
+    """What was asked for, on stdout."""
+    typer.echo(text + end, nl=False)
+
+
 def say(text: str) -> None:
     """A line for the person, on stderr."""
     typer.echo(text, err=True)
@@ -49,7 +54,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
     for row in cells:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        typer.echo(line.rstrip())
+        result(line.rstrip())
 
 
 def when(milliseconds: object) -> str:

@@ -13,12 +13,9 @@ Both hold tokens: a file that others can read is reported, and what GGS writes h
 
 import base64
 import binascii
-import fcntl
 import json
-import os
 import re
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +27,7 @@ import yaml
 
 from ggs import plain_yaml
 from ggs.errors import ConfigurationError
+from ggs.files import locked, replacing
 
 # of the YAML file, whose parser is slow, and of the JSON file, where the SDK also keeps a cache
 MAX_FILE_BYTES = {".yaml": 1 << 18, ".json": 1 << 24}
@@ -282,28 +280,17 @@ def _locked() -> Iterator[None]:
     path = folder()
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDONLY)
+        with locked(path):
+            yield
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}") from None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _write(entries: list[Any]) -> None:
     path = yaml_path().resolve()  # the file itself, where the user's is a link
+    text = yaml.safe_dump(entries, default_flow_style=False, sort_keys=False)
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".clusters-")  # mode 0600
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                yaml.safe_dump(entries, file, default_flow_style=False, sort_keys=False)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        with replacing(path, mode=0o600, durable=True) as temporary:
+            temporary.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be written: {error.strerror}") from None

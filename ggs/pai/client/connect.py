@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 from ggs.errors import ConfigurationError
 from ggs.pai.client import clusters
-from ggs.pai.client.client import Client
 from ggs.pai.client.clusters import Cluster
+from ggs.pai.client.rest import Client
 
 
 def known_cluster(alias: str | None, warn: Callable[[str], None]) -> Cluster:

@@ -1,4 +1,4 @@
-"""Logs of a job's tasks: found, read in pieces, followed while the job runs."""
+"""Logs of a job's tasks: listed, read in pieces, followed while the job runs."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from ggs.errors import PAIError, ServerRefusedError, UnreachableError
-from ggs.pai.client.client import Client
-from ggs.pai.client.status import ENDED, Task, read
+from ggs.pai.client.rest import Client
+from ggs.pai.client.status import ENDED, TaskStatus, read
 
 TAIL_BYTES = 1 << 20
 MAX_LINE = 1 << 16
@@ -18,7 +18,7 @@ class TaskLog:
     """One task's log of one kind (``all``, ``stdout``, ``stderr`` ...) and how far it was read."""
 
     role: str
-    task: Task
+    task: TaskStatus
     kind: str
     offset: int = 0
 
@@ -66,14 +66,16 @@ class TaskLog:
         if not self.task.container_log:
             return None
         try:
-            found = client.log_addresses(self.task.container_log)
+            addresses = client.log_addresses(self.task.container_log)
         except ServerRefusedError as error:
             if error.code == "NoTaskLogError":
                 return None
             raise
-        if found and self.kind not in found:
-            raise UnreachableError(f"{self.label} has no log {self.kind!r}; it has {sorted(found)}")
-        return found.get(self.kind)
+        if addresses and self.kind not in addresses:
+            raise UnreachableError(
+                f"{self.label} has no log {self.kind!r}; it has {sorted(addresses)}"
+            )
+        return addresses.get(self.kind)
 
 
 class Printer:
@@ -116,14 +118,14 @@ def select(
     """The logs of a job's tasks, all of them or those of ``role`` and ``index``."""
     job = read(client.job(name, user, attempt))
     tasks = [
-        (found, task)
-        for found, task in job.tasks
-        if role in (None, found) and index in (None, task.task_index)
+        (task_role, task)
+        for task_role, task in job.tasks
+        if role in (None, task_role) and index in (None, task.task_index)
     ]
     if not tasks:
-        known = ", ".join(f"{found}:{task.task_index}" for found, task in job.tasks) or "none yet"
+        known = ", ".join(f"{other}:{task.task_index}" for other, task in job.tasks) or "none yet"
         raise PAIError(f"job {name!r} has no such task; its tasks: {known}")
-    return [TaskLog(found, task, kind) for found, task in tasks]
+    return [TaskLog(task_role, task, kind) for task_role, task in tasks]
 
 
 def follow(

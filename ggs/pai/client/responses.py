@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ggs.errors import PAIError, ServerRefusedError, UnreachableError
+from ggs.text import shorten
 
 MAX_COMPLAINTS = 10
 MAX_DEPTH = 100
@@ -23,7 +24,7 @@ _YAML_PLACE = re.compile(r"at line \d+, column \d+|\(\d+:\d+\)")
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """A complete HTTP answer; ``headers`` has lower-case keys.
 
     The strings in ``hide`` (tokens, a job's secrets) never appear in an error made from it, even
@@ -84,7 +85,7 @@ def clean(text: str, limit: int = 500) -> str:
     """``text`` on one line of at most ``limit`` characters, without control characters."""
     text = re.sub(r"\s+", " ", text[: 20 * limit])
     text = "".join(character for character in text if character.isprintable()).strip()
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return shorten(text, limit)
 
 
 def redact(text: str, hide: Collection[str]) -> str:
@@ -94,25 +95,25 @@ def redact(text: str, hide: Collection[str]) -> str:
     return text
 
 
-def refusal(answer: Answer, subject: str) -> PAIError:
+def refusal(response: Response, subject: str) -> PAIError:
     """The error for an answer that is not 2xx; ``subject`` is the job or thing that was asked for.
 
     A missing job has the code ``NoJobError``, also on LTP, which answers 500.
     """
-    if 300 <= answer.status < 400:
-        return UnreachableError(_redirect(answer))
-    code, message = _code_and_message(answer)
-    if code is None and _is_html(answer) and answer.status != 429:
-        return UnreachableError(_no_json(answer))
-    if answer.status == 500 and isinstance(message, str) and "Failed to retrieve job" in message:
+    if 300 <= response.status < 400:
+        return UnreachableError(_redirect(response))
+    code, message = _code_and_message(response)
+    if code is None and _is_html(response) and response.status != 429:
+        return UnreachableError(_no_json(response))
+    if response.status == 500 and isinstance(message, str) and "Failed to retrieve job" in message:
         code = "NoJobError"
     return ServerRefusedError(
-        _sentence(answer, code or "", message, subject), answer.status, code or ""
+        _sentence(response, code or "", message, subject), response.status, code or ""
     )
 
 
-def _sentence(answer: Answer, code: str, message: Any, subject: str) -> str:
-    status = answer.status
+def _sentence(response: Response, code: str, message: Any, subject: str) -> str:
+    status = response.status
     said = clean(message) if isinstance(message, str) else ""
     if status == 400 and code == "InvalidProtocolError":
         return (
@@ -139,7 +140,7 @@ def _sentence(answer: Answer, code: str, message: Any, subject: str) -> str:
     if status == 413:
         return f"{subject} is larger than OpenPAI accepts (100 kB): shorten the job file"
     if status == 429:
-        return f"OpenPAI's rate limit is reached: try again {_when(answer.retry_after())}"
+        return f"OpenPAI's rate limit is reached: try again {_when(response.retry_after())}"
     if status == 500 and _YAML_PLACE.search(said):
         return f"OpenPAI cannot read the YAML of {subject}: {said}"
     if status == 500 and '"NaN"' in said:
@@ -163,8 +164,7 @@ def complaints(message: Any) -> list[str]:
         errors = None
     if not isinstance(errors, list):
         return [clean(message)] if message.strip() else []
-    found = [_complaint(error) for error in errors if isinstance(error, dict)]
-    unique = list(dict.fromkeys(found))
+    unique = list(dict.fromkeys(_complaint(error) for error in errors if isinstance(error, dict)))
     if len(unique) > MAX_COMPLAINTS:
         unique[MAX_COMPLAINTS:] = [f"and {len(unique) - MAX_COMPLAINTS} more"]
     return unique
@@ -186,43 +186,44 @@ def _complaint(error: dict[str, Any]) -> str:
     return f"{where} {text}"
 
 
-def _code_and_message(answer: Answer) -> tuple[str | None, Any]:
+def _code_and_message(response: Response) -> tuple[str | None, Any]:
     """OpenPAI's ``{code, message}``; code None if the body is none, "" if it has no code."""
     try:
-        body = read_json(answer.body)
+        body = read_json(response.body)
     except ValueError:
         body = None
     if not isinstance(body, dict) or "message" not in body:
-        return None, "" if _is_html(answer) else answer.text
+        return None, "" if _is_html(response) else response.text
     code, message = body.get("code"), body["message"]
     if isinstance(message, str):
-        message = redact(message, answer.hide)
+        message = redact(message, response.hide)
     return clean(code, 100) if isinstance(code, str) else "", message
 
 
-def _is_html(answer: Answer) -> bool:
+def _is_html(response: Response) -> bool:
     return (
-        "html" in answer.headers.get("content-type", "") or answer.body[:200].lstrip()[:1] == b"<"
+        "html" in response.headers.get("content-type", "")
+        or response.body[:200].lstrip()[:1] == b"<"
     )
 
 
-def _no_json(answer: Answer) -> str:
-    if _is_html(answer):
-        title = re.search(r"<title[^<>]*>([^<]{1,300})", answer.text[:100_000], re.IGNORECASE)
+def _no_json(response: Response) -> str:
+    if _is_html(response):
+        title = re.search(r"<title[^<>]*>([^<]{1,300})", response.text[:100_000], re.IGNORECASE)
         what = f"a web page{f' titled {clean(title[1], 100)!r}' if title else ''}"
         return (
-            f"{what} came back instead of OpenPAI's answer (status {answer.status}): a proxy or a "
+            f"{what} came back instead of OpenPAI's answer (status {response.status}): a proxy or a "
             "login page stands in between, or this is not the portal's address"
         )
-    start = clean(answer.text[:200], 60)
-    return f"OpenPAI's answer is damaged or cut short ({len(answer.body)} bytes: {start!r})"
+    start = clean(response.text[:200], 60)
+    return f"OpenPAI's answer is damaged or cut short ({len(response.body)} bytes: {start!r})"
 
 
-def _redirect(answer: Answer) -> str:
-    target = scheme_and_host(answer.headers.get("location", ""))
+def _redirect(response: Response) -> str:
+    target = scheme_and_host(response.headers.get("location", ""))
     where = clean(f"{target[0]}://{target[1]}", 200) if target else "another page"
     return (
-        f"the server redirects to {where} (status {answer.status}), where a token must not follow: "
+        f"the server redirects to {where} (status {response.status}), where a token must not follow: "
         "if that is the right address, give it to 'pai cluster add'"
     )
 

@@ -17,7 +17,7 @@ class _Model(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
 
 
-class Task(_Model):
+class TaskStatus(_Model):
     """One task of the attempt asked for; ``container_log`` is where its logs are listed."""
 
     task_index: int = Field(ge=0)
@@ -30,7 +30,7 @@ class Task(_Model):
 
 
 class _Role(_Model):
-    task_statuses: list[Task] = []
+    task_statuses: list[TaskStatus] = []
 
 
 class _ExitSpec(_Model):
@@ -39,7 +39,7 @@ class _ExitSpec(_Model):
     solution: Any = None
 
 
-class _JobStatus(_Model):
+class _StatusFields(_Model):
     username: str | None = None
     state: str
     retries: int | None = None
@@ -54,11 +54,11 @@ class _JobStatus(_Model):
     app_exit_trigger_task_index: int | None = None
 
 
-class Job(_Model):
+class JobStatus(_Model):
     """A job's status; task roles have OpenPAI's own (lower-cased) names."""
 
     name: str = ""
-    job_status: _JobStatus
+    job_status: _StatusFields
     task_roles: dict[str, _Role] = {}
 
     @property
@@ -72,7 +72,7 @@ class Job(_Model):
         return self.state in ENDED
 
     @property
-    def tasks(self) -> list[tuple[str, Task]]:
+    def tasks(self) -> list[tuple[str, TaskStatus]]:
         """Every task with its role's name."""
         return [
             (role, task) for role, item in self.task_roles.items() for task in item.task_statuses
@@ -108,10 +108,10 @@ class Job(_Model):
         return "; ".join(parts)
 
 
-def read(answer: Mapping[str, Any]) -> Job:
+def read(answer: Mapping[str, Any]) -> JobStatus:
     """The job in a REST answer; UnreachableError names what is not as OpenPAI sends it."""
     try:
-        return Job.model_validate(answer)
+        return JobStatus.model_validate(answer)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = clean(".".join(str(step) for step in first["loc"]), 100)

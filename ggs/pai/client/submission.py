@@ -1,4 +1,4 @@
-"""A job file made ready to send: changed as asked, and safe to store on OpenPAI and to show.
+"""A job file made ready to send: safe to store on OpenPAI and to show.
 
 OpenPAI stores the text and masks it when it shows it, with a regular expression that needs
 ``secrets:`` at the start of a line and everything below it indented. A file written otherwise
@@ -11,34 +11,30 @@ from dataclasses import dataclass, field
 
 from ggs.errors import ConfigurationError
 from ggs.pai.client.responses import redact
-from ggs.pai.job import document
-from ggs.pai.job.model import rename, set_parameters
+from ggs.pai.job.document import Document, DocumentError, parse, walk
 
 MASK = "******"
 
 
 @dataclass(frozen=True)
 class Submission:
-    """The text to send. ``secrets`` must not be shown; ``shown`` is the text without them."""
+    """The document to send. ``secrets`` must not be shown; ``shown`` is its text without them."""
 
     name: str
-    text: str = field(repr=False)
+    document: Document = field(repr=False)
     shown: str
     secrets: frozenset[str] = field(repr=False)
 
 
-def edit(text: str, parameters: Mapping[str, str], name: str | None) -> str:
-    """Apply ``--set`` and ``--name``; ConfigurationError for what the file does not have."""
-    text = set_parameters(text, parameters)
-    return text if name is None else rename(text, name)
+def prepare(document: Document) -> Submission:
+    """See to a job file's name and secrets; ConfigurationError if it is no job.
 
-
-def prepare(text: str) -> Submission:
-    """See to a job file's name and secrets; ConfigurationError if it is no job."""
-    value = document.parse(text).value
+    Only a file that has secrets is parsed once more, as OpenPAI would show it.
+    """
+    value = document.value
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         raise ConfigurationError("the job file has no name: add `name: …` at its top")
-    if not _is_masked_well(text, value):
+    if not _is_masked_well(document.text, value):
         raise ConfigurationError(
             "OpenPAI would show this file's secrets: write `secrets:` at the start of a line and "
             "indent what belongs to it"
@@ -46,8 +42,8 @@ def prepare(text: str) -> Submission:
     logins = _logins(value)
     return Submission(
         name=value["name"],
-        text=text,
-        shown=redact(mask(text), logins),
+        document=document,
+        shown=redact(mask(document.text), logins),
         secrets=logins | _texts(value.get("secrets")),
     )
 
@@ -68,25 +64,23 @@ def _is_masked_well(text: str, value: dict[str, object]) -> bool:
     if not value.get("secrets"):
         return True
     try:
-        return document.parse(mask(text)).value == {**value, "secrets": MASK}
-    except document.DocumentError:
+        return parse(mask(text)).value == {**value, "secrets": MASK}
+    except DocumentError:
         return False
 
 
 def _texts(value: object) -> frozenset[str]:
     """Every text below ``value`` that is long enough to be hidden without harm."""
-    return frozenset(
-        item for _, item in document.walk(value) if isinstance(item, str) and len(item) > 3
-    )
+    return frozenset(item for _, item in walk(value) if isinstance(item, str) and len(item) > 3)
 
 
 def _logins(value: Mapping[str, object]) -> frozenset[str]:
     """Passwords of private registries that stand in the file itself."""
     prerequisites = value.get("prerequisites")
-    found: frozenset[str] = frozenset()
+    passwords: frozenset[str] = frozenset()
     for item in prerequisites if isinstance(prerequisites, list) else []:
         auth = item.get("auth") if isinstance(item, dict) else None
         password = auth.get("password") if isinstance(auth, dict) else None
         if isinstance(password, str) and "<%" not in password:
-            found |= _texts(password)
-    return found
+            passwords |= _texts(password)
+    return passwords

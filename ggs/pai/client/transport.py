@@ -8,7 +8,6 @@ given for.
 import logging
 import random
 import ssl
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,9 +17,9 @@ import httpx
 
 from ggs.errors import ConfigurationError, PAIError, UnreachableError
 from ggs.pai.client.clusters import Cluster
-from ggs.pai.client.responses import Answer, clean, refusal, scheme_and_host
+from ggs.pai.client.responses import Response, clean, refusal, scheme_and_host
 
-MAX_ANSWER_BYTES = 32 << 20
+MAX_RESPONSE_BYTES = 32 << 20
 # what httpx raises for an address that is none, and Python's codecs for one that is no text or host
 _NO_ADDRESS = (httpx.InvalidURL, UnicodeError)
 # httpx logs whole addresses, and those of a task's log contain a token
@@ -61,9 +60,11 @@ class Transport:
         token: str | None,
         limits: Limits,
         sleep: Callable[[float], None],
+        clock: Callable[[], float],
     ) -> None:
         self.limits = limits
         self.sleep = sleep
+        self._clock = clock
         self.token = token
         self._hide = {token} if token else set()
         self._address = cluster.uri
@@ -92,7 +93,7 @@ class Transport:
         body: bytes | None = None,
         content_type: str = "application/json",
         parameters: Mapping[str, str | int] | None = None,
-    ) -> Answer:
+    ) -> Response:
         """The 2xx answer; everything but POST is repeated while that can help."""
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         if body is not None:
@@ -125,9 +126,9 @@ class Transport:
             self.sleep(wait)
         raise AssertionError("unreachable: the last repetition returns or raises")
 
-    def _exchange(self, request: httpx.Request) -> Answer:
+    def _exchange(self, request: httpx.Request) -> Response:
         """Send once and read the whole answer, within the limits of size and time."""
-        end = time.monotonic() + self.limits.answer
+        end = self._clock() + self.limits.answer
         body = bytearray()
         try:
             response = self._http.send(request, stream=True)
@@ -135,11 +136,11 @@ class Transport:
                 _require_unpacked(response)
                 for part in response.iter_bytes():
                     body += part
-                    if len(body) > MAX_ANSWER_BYTES:
+                    if len(body) > MAX_RESPONSE_BYTES:
                         raise UnreachableError(
-                            f"the answer is larger than {MAX_ANSWER_BYTES >> 20} MiB: given up"
+                            f"the answer is larger than {MAX_RESPONSE_BYTES >> 20} MiB: given up"
                         )
-                    if time.monotonic() > end:
+                    if self._clock() > end:
                         raise UnreachableError(
                             f"the answer was not complete after {self.limits.answer:.0f} s: given up"
                         )
@@ -151,7 +152,7 @@ class Transport:
             ) from None
         except (httpx.HTTPError, *_NO_ADDRESS) as error:
             raise UnreachableError(_network_failure(error, self._address)) from None
-        return Answer(response.status_code, response.headers, bytes(body), frozenset(self._hide))
+        return Response(response.status_code, response.headers, bytes(body), frozenset(self._hide))
 
     @contextmanager
     def open_log(self, address: str, byte_range: str | None = None) -> Iterator["Log"]:
@@ -161,7 +162,9 @@ class Transport:
         try:
             # no Authorization: the address has its own token and may be another company's server
             with self._http.stream("GET", address, headers=headers) as response:
-                answer = Answer(response.status_code, response.headers, b"", frozenset(self._hide))
+                answer = Response(
+                    response.status_code, response.headers, b"", frozenset(self._hide)
+                )
                 if response.status_code not in (200, 206, 416):
                     raise refusal(answer, "the task's log")
                 _require_unpacked(response)

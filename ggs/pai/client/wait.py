@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from ggs.errors import PAIError, ServerRefusedError
-from ggs.pai.client.client import Client
-from ggs.pai.client.status import ENDED, Job, read
+from ggs.pai.client.rest import Client
+from ggs.pai.client.status import ENDED, JobStatus, read
 
 
 class Outcome(IntEnum):
@@ -27,7 +27,7 @@ class Outcome(IntEnum):
 
 
 @dataclass(frozen=True)
-class Patience:
+class WaitLimits:
     """How long to wait, in seconds.
 
     ``contradiction`` is above OpenPAI's longest delay between two retries (15 minutes); ``outage``
@@ -45,25 +45,25 @@ def wait(
     client: Client,
     name: str,
     user: str | None,
-    patience: Patience,
+    limits: WaitLimits,
     show: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> tuple[Outcome, Job | None, str]:
-    """Poll until the job has ended or ``patience`` has; returns what happened, and one sentence.
+) -> tuple[Outcome, JobStatus | None, str]:
+    """Poll until the job has ended or one of ``limits`` is reached; returns what happened, and one sentence.
 
     ``show`` gets a line for each change. Raises PAIError where the server refuses to answer, or
-    cannot be reached for longer than ``patience.outage``.
+    cannot be reached for longer than ``limits.outage``.
     """
     start = changed = answered = clock()
     before = ""
-    job: Job | None = None
+    job: JobStatus | None = None
     while True:
         try:
             job = read(client.job(name, user))
             answered = clock()
         except PAIError as error:
-            if not _may_pass(error, seen=job is not None) or clock() - answered > patience.outage:
+            if not _may_pass(error, seen=job is not None) or clock() - answered > limits.outage:
                 raise
             show(f"no answer, asking again: {error}")
         now = clock()
@@ -73,14 +73,14 @@ def wait(
             if job.summary() != before:
                 before, changed = job.summary(), now
                 show(before)
-            stalled = _stalled(job, now - changed, patience)
+            stalled = _stalled(job, now - changed, limits)
             if stalled:
                 return Outcome.STALLED, job, stalled
-        left = start + patience.total - now
+        left = start + limits.total - now
         if left <= 0:
             state = job.state if job else "unknown"
-            return Outcome.TIMED_OUT, job, f"state {state} after {patience.total:.0f} s"
-        sleep(min(patience.interval, left))
+            return Outcome.TIMED_OUT, job, f"state {state} after {limits.total:.0f} s"
+        sleep(min(limits.interval, left))
 
 
 def _may_pass(error: PAIError, seen: bool) -> bool:
@@ -90,18 +90,18 @@ def _may_pass(error: PAIError, seen: bool) -> bool:
     return error.status >= 500 and (seen or error.code != "NoJobError")
 
 
-def _stalled(job: Job, unchanged: float, patience: Patience) -> str:
+def _stalled(job: JobStatus, unchanged: float, limits: WaitLimits) -> str:
     """Why waiting longer is pointless; "" while it is not."""
     if job.state != "WAITING":
         return ""
     tasks = [task.task_state for _, task in job.tasks]
     over = bool(tasks) and all(state in ENDED for state in tasks)
-    if (over or job.job_status.completed_time) and unchanged > patience.contradiction:
+    if (over or job.job_status.completed_time) and unchanged > limits.contradiction:
         return (
             "OpenPAI shows WAITING although the job has ended (a fault of the server, "
             "microsoft/pai#5640): see the job's logs, and tell an administrator"
         )
-    if unchanged > patience.unchanged:
+    if unchanged > limits.unchanged:
         return (
             f"WAITING without any change for {unchanged / 3600:.0f} h: the virtual cluster has no "
             "room for the whole job, or the server's states are stuck (microsoft/pai#5640); ask an "

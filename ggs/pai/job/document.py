@@ -5,6 +5,8 @@ every scalar as PyYAML does: `yes` is text, `012` is 10, `1:30` is 90. The resol
 js-yaml 3's; where another reader disagrees, the document notes it. Reading a hostile file takes
 bounded time and memory: its size, its depth and the number of values after alias expansion are
 limited, and only plain data is ever built.
+
+One pass over the text gives everything that `edit`, `Job` and `ggs.pai.validate` ask for.
 """
 
 from __future__ import annotations
@@ -39,16 +41,18 @@ _FLOAT = re.compile(
     r"|[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+\.[0-9_]*|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 )
 _TIMESTAMP = re.compile(r"\d{4}-\d{2}-\d{2}(?:(?:[Tt]|[ \t]+)\d{1,2}:\d{2}:\d{2}.*)?")
+# The anchor and the tag before a scalar, in any order, with blanks and comments.
+_PROPERTIES = re.compile(r"(?:[&!]\S*|\s+(?:#.*)?)*")
 # Scalars that js-yaml 3 and js-yaml 4 read differently.
 _VERSION_DEPENDENT = re.compile(r"[-+]?(?:0[0-9_]+|0o[0-7]+|[0-9][0-9_]*(?::[0-5]?[0-9])+.*)")
 
 
 class DocumentError(ConfigurationError):
     """The text cannot be read as one YAML document. `rule` names why, `line` (1-based) where,
-    `message` says it without the place."""
+    `message` says it without file and line."""
 
-    def __init__(self, rule: str, message: str, line: int = 1, file: str = "job file") -> None:
-        super().__init__(f"{file}:{line}: {message}")
+    def __init__(self, rule: str, message: str, line: int = 1, source: str = "job file") -> None:
+        super().__init__(f"{source}:{line}: {message}")
         self.rule = rule
         self.line = line
         self.message = message
@@ -66,11 +70,16 @@ class Note:
 
 @dataclass
 class Document:
-    """The plain values of a YAML text, and the 1-based line of each."""
+    """The plain values of a YAML text, the 1-based line of each, and where scalars can be replaced."""
 
     text: str
+    source: str = "job file"
+    """What messages call it: the file's path, if it has one."""
     value: object = None
     lines: dict[Path, int] = field(default_factory=dict)
+    spans: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    """Start and end in `text` of each scalar, or alias of one, that stands at a key itself: without
+    its anchor and tag, and empty where nothing is written."""
     notes: list[Note] = field(default_factory=list)
 
     def line(self, path: Path) -> int:
@@ -112,21 +121,35 @@ def read_text(path: FilePath) -> str:
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise DocumentError("file-too-large", f"the file is longer than {MAX_BYTES} bytes")
+        message = f"the file is longer than {MAX_BYTES} bytes"
+        raise DocumentError("file-too-large", message, source=str(path))
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise DocumentError("yaml-encoding", "the file is not UTF-8 text", line) from None
+        raise DocumentError(
+            "yaml-encoding", "the file is not UTF-8 text", line, str(path)
+        ) from None
 
 
-def parse(text: str) -> Document:
+def load(source: FilePath | str) -> Document:
+    """The document in a file (a Path) or in a text (a str); raises what `read_text` and `parse` do."""
+    return parse(source) if isinstance(source, str) else parse(read_text(source), str(source))
+
+
+def parse(text: str, source: str = "job file") -> Document:
     """Read one YAML document; DocumentError where OpenPAI could not read it, or should not try."""
-    text = text.removeprefix("\ufeff")
+    try:
+        return _parse(text.removeprefix("\ufeff"), source)
+    except DocumentError as error:
+        raise DocumentError(error.rule, error.message, error.line, source) from None
+
+
+def _parse(text: str, source: str) -> Document:
     if len(text) > MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise DocumentError("file-too-large", f"the file is longer than {MAX_BYTES} bytes")
     try:
-        loader = _Loader(text)
+        loader = _JobLoader(text)
         try:
             node = loader.get_single_node()
         finally:
@@ -137,9 +160,9 @@ def parse(text: str) -> Document:
         raise DocumentError("yaml-syntax", f"the character {character}", line) from None
     except yaml.MarkedYAMLError as error:
         raise _syntax_error(error) from None
-    document = Document(text)
+    document = Document(text, source)
     if node is not None:
-        document.value = _Builder(document).build(node, ())
+        document.value = _Builder(document, loader.aliases).build(node, ())
     return document
 
 
@@ -152,11 +175,19 @@ def _syntax_error(error: yaml.MarkedYAMLError) -> DocumentError:
     return DocumentError("yaml-syntax", message, line)
 
 
-class _Loader(yaml.SafeLoader):
+# Spans of aliases, by the mapping and the key (its node) that they stand at.
+_Aliases = dict[tuple[int, int], tuple[int, int]]
+
+
+class _JobLoader(yaml.SafeLoader):
     """PyYAML's safe loader with js-yaml 3's scalars and a limited depth."""
 
     _depth = 0
     _count = 0
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.aliases: _Aliases = {}
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self._depth += 1
@@ -165,30 +196,39 @@ class _Loader(yaml.SafeLoader):
             limit = f"{MAX_DEPTH} levels" if self._depth > MAX_DEPTH else f"{MAX_VALUES} values"
             line = self.get_mark().line + 1
             raise DocumentError("yaml-too-complex", f"more than {limit}", line)
+        event = self.peek_event()  # type: ignore[no-untyped-call]
         try:
-            return super().compose_node(parent, index)
+            node = super().compose_node(parent, index)
         finally:
             self._depth -= 1
+        if isinstance(event, yaml.AliasEvent):  # its node has the marks of the anchor's value
+            assert event.start_mark
+            assert event.end_mark
+            self.aliases[id(parent), id(index)] = (event.start_mark.index, event.end_mark.index)
+        return node
 
 
-_Loader.yaml_implicit_resolvers = {}
-for _name, _pattern in (
-    ("null", _NULL),
-    ("bool", _BOOLEAN),
-    ("int", _INTEGER),
-    ("float", _FLOAT),
-    ("timestamp", _TIMESTAMP),
-    ("merge", re.compile("<<")),
-):
-    _Loader.add_implicit_resolver(_TAG + _name, re.compile(rf"(?:{_pattern.pattern})\Z"), None)
+_PATTERNS = {
+    "null": _NULL,
+    "bool": _BOOLEAN,
+    "int": _INTEGER,
+    "float": _FLOAT,
+    "timestamp": _TIMESTAMP,
+    "merge": re.compile("<<"),
+}
+_JobLoader.yaml_implicit_resolvers = {}
+for _name, _pattern in _PATTERNS.items():
+    _JobLoader.add_implicit_resolver(_TAG + _name, re.compile(rf"(?:{_pattern.pattern})\Z"), None)
 
 
 class _Builder:
-    """Turns nodes into plain values, and notes lines, duplicate keys and doubtful scalars."""
+    """Turns nodes into plain values, and notes lines, spans, duplicate keys and doubtful scalars."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, aliases: _Aliases) -> None:
         self._document = document
+        self._aliases = aliases
         self._count = 0
+        self._merging = 0
 
     def build(self, node: yaml.Node, path: Path) -> object:
         line = node.start_mark.line + 1
@@ -223,11 +263,15 @@ class _Builder:
             here = (*path, key)
             self._document.lines[here] = line
             values[key] = self.build(value_node, here)
+            if isinstance(value_node, yaml.ScalarNode) and not self._merging:
+                alias = self._aliases.get((id(node), id(key_node)))
+                self._document.spans[here] = alias or _span(self._document.text, value_node)
         return merged | values
 
     def _merge(self, node: yaml.Node, path: Path) -> dict[str, object]:
         sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
         merged: dict[str, object] = {}
+        self._merging += 1
         for source in sources:
             if not isinstance(source, yaml.MappingNode):
                 line = node.start_mark.line + 1
@@ -235,6 +279,7 @@ class _Builder:
             built = self.build(source, path)
             assert isinstance(built, dict)
             merged = built | merged
+        self._merging -= 1
         return merged
 
     def _key(self, node: yaml.Node, path: Path) -> str:
@@ -260,6 +305,23 @@ class _Builder:
 
     def _note(self, rule: str, path: Path, line: int, message: str) -> None:
         self._document.notes.append(Note(rule, path, line, message))
+
+
+def _span(text: str, node: yaml.ScalarNode) -> tuple[int, int]:
+    start, end = node.start_mark.index, node.end_mark.index
+    if node.style is None and not node.value:
+        return end, end
+    properties = _PROPERTIES.match(text, start)
+    return (properties.end() if properties else start), end
+
+
+def plain_scalar(text: str) -> object:
+    """What the server reads where `text` is the whole of an unquoted scalar."""
+    tag = next((tag for tag, pattern in _PATTERNS.items() if pattern.fullmatch(text)), "str")
+    try:
+        return _construct(tag, text)
+    except ValueError:
+        return text
 
 
 def _construct(tag: str, text: str) -> object:

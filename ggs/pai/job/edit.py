@@ -1,4 +1,4 @@
-"""Changes to a job file's text that leave every other character, comment and anchor alone."""
+"""Changes to a job file that leave every other character, comment and anchor alone."""
 
 from __future__ import annotations
 
@@ -7,40 +7,39 @@ import json
 import re
 from collections.abc import Mapping
 
-import yaml
-
 from ggs.errors import ConfigurationError
-from ggs.pai.job import document
+from ggs.pai.job.document import Document, Path, format_path, parse, plain_scalar
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,255}")
+# What YAML takes for a line break or refuses, and JSON leaves as it is.
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 
 
-def set_parameters(text: str, values: Mapping[str, str]) -> str:
-    """`text` with `parameters.<name>` set for each name: what `--set name=value` does.
+def edit(document: Document, parameters: Mapping[str, str], name: str | None = None) -> Document:
+    """`document` with parameters and the job's name changed: what `--set` and `--name` do.
 
     A parameter keeps its type: text stays text (`1.10` is quoted), a number must be given a
     number. An anchor before the value stays, so every alias of it follows. ConfigurationError
-    for a name that the file does not have, or a value of another type.
+    for a parameter that the file does not have, a value of another type, or a name that OpenPAI
+    would refuse. However many changes there are, the changed text is parsed once.
     """
-    for name, value in values.items():
-        text = _replace(text, ("parameters", name), _scalar(text, name, value))
-    return text
+    changes: dict[Path, tuple[str, object]] = {}
+    for key, text in parameters.items():
+        changes["parameters", key] = _new_value(document, key, text)
+    if name is not None:
+        if not _NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"the job name {name!r} is not allowed: use 1 to 255 letters, digits, - and _"
+            )
+        if not isinstance(document.get("name"), str):
+            raise ConfigurationError("the job file has no name to change: add `name: …` at its top")
+        changes[("name",)] = (_quoted_if_needed(name), name)
+    return _replace(document, changes) if changes else document
 
 
-def rename(text: str, name: str) -> str:
-    """`text` with the job's name changed; ConfigurationError where OpenPAI would refuse it."""
-    if not _NAME.fullmatch(name):
-        raise ConfigurationError(
-            f"the job name {name!r} is not allowed: use 1 to 255 letters, digits, - and _"
-        )
-    if not isinstance(document.parse(text).get("name"), str):
-        raise ConfigurationError("the job file has no name to change: add `name: …` at its top")
-    return _replace(text, ("name",), _quoted_if_needed(name))
-
-
-def _scalar(text: str, name: str, value: str) -> str:
-    """How to write `value` in place of the parameter's present value."""
-    parameters = document.parse(text).get("parameters")
+def _new_value(document: Document, name: str, text: str) -> tuple[str, object]:
+    """How to write `text` in place of the parameter's present value, and what a reader then gets."""
+    parameters = document.get("parameters")
     if not isinstance(parameters, dict) or not parameters:
         raise ConfigurationError(f"cannot set {name}: the job file has no parameters")
     if name not in parameters:
@@ -51,82 +50,59 @@ def _scalar(text: str, name: str, value: str) -> str:
     if isinstance(old, (dict, list)):
         kind = "mapping" if isinstance(old, dict) else "list"
         raise ConfigurationError(f"parameter {name} is a {kind}: change it in the file")
-    if isinstance(old, str):
-        return _quoted_if_needed(value)
-    new = _plain_value(value)
-    if old is None:
-        return value if new is not None and not isinstance(new, str) else _quoted_if_needed(value)
-    number = isinstance(old, (int, float)) and not isinstance(old, bool)
-    fits = isinstance(new, (int, float)) and not isinstance(new, bool) if number else True
-    if not fits or (isinstance(old, bool) and not isinstance(new, bool)):
-        kind = "number" if number else "truth value, true or false"
-        raise ConfigurationError(f"parameter {name} is a {kind}: {value!r} is not one")
-    return value.strip()
+    new = plain_scalar(text.strip())
+    if isinstance(old, bool) and not isinstance(new, bool):
+        raise ConfigurationError(
+            f"parameter {name} is a truth value, true or false: {text!r} is not one"
+        )
+    if _is_number(old) and not _is_number(new):
+        raise ConfigurationError(f"parameter {name} is a number: {text!r} is not one")
+    typed = isinstance(old, bool) or _is_number(old)
+    if isinstance(old, str) or (not typed and (new is None or isinstance(new, str))):
+        return _quoted_if_needed(text), text
+    return text.strip(), new
 
 
-def _plain_value(text: str) -> object:
-    """What the server reads where `text` stands as it is; None where that is not one scalar."""
-    if not text.strip() or "\n" in text:
-        return None
-    try:
-        value = document.parse(f"x: {text}").get("x")
-    except document.DocumentError:
-        return None
-    return None if isinstance(value, (dict, list)) else value
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _quoted_if_needed(text: str) -> str:
     """`text` as YAML that every reader takes for exactly this text."""
     simple = re.fullmatch(r"[A-Za-z/][A-Za-z0-9_./:@+=-]*", text) and not text.endswith(":")
-    if simple and text.lower() not in ("yes", "no", "on", "off") and _plain_value(text) == text:
+    if simple and text.lower() not in ("yes", "no", "on", "off") and plain_scalar(text) == text:
         return text
-    return json.dumps(text, ensure_ascii=False)
+    return _UNPRINTABLE.sub(
+        lambda match: f"\\u{ord(match[0]):04x}", json.dumps(text, ensure_ascii=False)
+    )
 
 
-def _replace(text: str, path: tuple[str, ...], new: str) -> str:
-    """`text` with the scalar or alias at `path` replaced by `new`.
+def _replace(document: Document, changes: Mapping[Path, tuple[str, object]]) -> Document:
+    """`document` with the scalars at some paths written anew.
 
     ConfigurationError where that is not what a reader of the result would find there.
     """
-    text = text.removeprefix("\ufeff")
-    place = _find(text, path)
-    changed = _replace_at(text, *place, new) if place else text
-    found, wanted = document.parse(changed).get(*path), document.parse(f"x: {new}").get("x")
-    if place is None or repr(found) != repr(wanted):
-        where = document.format_path(path)
-        raise ConfigurationError(
-            f"{where} comes from a merge key, or is written unusually: change it in the file"
-        )
+    pieces = []
+    for path, (written, _) in changes.items():
+        if path not in document.spans:
+            raise _unusual(path)
+        start, end = document.spans[path]
+        if start == end:
+            written = f" {written}"
+        elif document.text[start] in "|>":
+            written += "\n"
+        pieces.append((start, end, written))
+    text = document.text
+    for start, end, written in sorted(pieces, reverse=True):
+        text = text[:start] + written + text[end:]
+    changed = parse(text, document.source)
+    for path, (_, value) in changes.items():
+        if repr(changed.get(*path)) != repr(value):
+            raise _unusual(path)
     return changed
 
 
-def _find(text: str, path: tuple[str, ...]) -> tuple[yaml.Node, yaml.ScalarNode] | None:
-    """The key and the scalar at `path`; None where they do not stand there themselves."""
-    key: yaml.Node | None = None
-    node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
-    for step in path:
-        pairs = node.value if isinstance(node, yaml.MappingNode) else []
-        # The last of duplicate keys is the one that readers which allow them would use.
-        key, node = next((pair for pair in reversed(pairs) if pair[0].value == step), (None, None))
-    return (key, node) if key is not None and isinstance(node, yaml.ScalarNode) else None
-
-
-def _replace_at(text: str, key: yaml.Node, node: yaml.ScalarNode, new: str) -> str:
-    after = key.end_mark.index
-    tokens = yaml.scan(text, Loader=yaml.SafeLoader)
-    token = next(
-        (
-            token
-            for token in tokens
-            if isinstance(token, (yaml.ScalarToken, yaml.AliasToken))
-            and token.start_mark.index >= after
-        ),
-        None,
+def _unusual(path: Path) -> ConfigurationError:
+    return ConfigurationError(
+        f"{format_path(path)} comes from a merge key, or is written unusually: change it in the file"
     )
-    empty = node.style is None and node.value == "" and not isinstance(token, yaml.AliasToken)
-    if empty or token is None:
-        end = node.end_mark.index
-        return f"{text[:end]} {new}{text[end:]}"
-    start, end = token.start_mark.index, token.end_mark.index
-    line_end = "\n" if text[start] in "|>" else ""
-    return text[:start] + new + line_end + text[end:]

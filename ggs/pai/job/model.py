@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from ggs.errors import ConfigurationError
 from ggs.pai.job import document, template
-from ggs.pai.job.edit import rename, set_parameters
+from ggs.pai.job.edit import edit
 from ggs.pai.job.protocol import (
     PLUGIN_PREFIX,
     Defaults,
@@ -31,8 +31,8 @@ from ggs.pai.job.protocol import (
     Prerequisite,
     ProtocolVersion,
     ResourcePerInstance,
+    RoleSpec,
     Storage,
-    TaskRole,
     Version,
 )
 
@@ -42,11 +42,9 @@ __all__ = [
     "Job",
     "Plugin",
     "ResourcePerInstance",
+    "RoleSpec",
     "Storage",
-    "TaskRole",
     "locate",
-    "rename",
-    "set_parameters",
 ]
 
 
@@ -63,7 +61,7 @@ class Job(Model):
     prerequisites: Annotated[list[Prerequisite], Field(min_length=1)] = Field(default=[])
     parameters: dict[str, Any] = Field(default={})
     secrets: dict[str, Any] = Field(default={})
-    task_roles: Annotated[dict[Label, TaskRole], NotEmpty]
+    task_roles: Annotated[dict[Label, RoleSpec], NotEmpty]
     deployments: Annotated[list[Deployment], Field(min_length=1)] = Field(default=[])
     defaults: Defaults = Defaults()
     extras: Extras = Extras()
@@ -75,12 +73,12 @@ class Job(Model):
         ConfigurationError names the first thing that the server would refuse, and its line;
         `ggs.pai.validate` reports everything.
         """
-        where = str(source) if isinstance(source, Path) else "job file"
-        try:
-            text = document.read_text(source) if isinstance(source, Path) else source
-            parsed = document.parse(set_parameters(text, overrides) if overrides else text)
-        except document.DocumentError as error:
-            raise document.DocumentError(error.rule, error.message, error.line, where) from None
+        return cls.from_document(edit(document.load(source), overrides or {}))
+
+    @classmethod
+    def from_document(cls, parsed: document.Document) -> Job:
+        """The job in a parsed file; ConfigurationError as `load`."""
+        where = parsed.source
         if not isinstance(parsed.value, dict):
             raise ConfigurationError(f"{where}:1: a job is a mapping of keys to values")
         duplicates = [note for note in parsed.notes if note.rule == "yaml-duplicate-key"]
@@ -117,12 +115,12 @@ class Job(Model):
 
     def commands(self, role: str) -> list[str]:
         """The role's commands with those of the deployment in use around them, as written."""
-        own = self.task_roles[role].commands
+        commands = self.task_roles[role].commands
         for deployment in self.deployments:
             if deployment.name == self.defaults.deployment and role in deployment.task_roles:
                 around = deployment.task_roles[role]
-                return [*around.pre_commands, *own, *around.post_commands]
-        return own
+                return [*around.pre_commands, *commands, *around.post_commands]
+        return commands
 
     def render_commands(self, role: str) -> str:
         """What a task of `role` runs: trimmed, one command a line, references replaced.
@@ -140,7 +138,7 @@ class Job(Model):
         Those of prerequisites come first: their own keys are the parameters. ConfigurationError
         where OpenPAI's init container would fail over a reference.
         """
-        found = []
+        plugins = []
         by_name = {item.name: item for item in self.prerequisites}
         for name in self.task_roles[role].prerequisites:
             item = by_name.get(name)
@@ -149,14 +147,14 @@ class Job(Model):
                 keys = item.model_dump(by_alias=True, exclude_unset=True, exclude={"type"})
                 del keys["plugin"]
                 policy = keys.pop("failurePolicy", "fail")
-                found.append(
+                plugins.append(
                     Plugin(
                         plugin=plugin[len(PLUGIN_PREFIX) + 1 :],
                         parameters=keys,
                         failure_policy=str(policy),
                     )
                 )
-        found += [
+        plugins += [
             plugin
             for plugin in self.extras.plugins
             if plugin.taskroles is None or role in plugin.taskroles
@@ -164,7 +162,7 @@ class Job(Model):
         context = {**self.template_context(role), "$secrets": self.secrets}
         return [
             plugin.model_copy(update={"parameters": _render_all(plugin.parameters, context)})
-            for plugin in found
+            for plugin in plugins
         ]
 
 

@@ -133,7 +133,7 @@ class ResourcePerInstance(Model):
     ports: Annotated[dict[Label, Integer], NotEmpty] | None = None
 
 
-class TaskRole(Model):
+class RoleSpec(Model):
     """One kind of task: `instances` containers of one image that run the same commands."""
 
     protocol_version: ProtocolVersion = 2

@@ -43,7 +43,7 @@ class Reference:
 
 def references(text: str) -> list[Reference]:
     """Every reference in `text`, in order."""
-    found = []
+    parsed = []
     start = text.find("<%")
     while start >= 0:
         end = text.find("%>", start + 2)
@@ -51,15 +51,15 @@ def references(text: str) -> list[Reference]:
             break
         inside = text[start + 2 : end].strip()
         kind = inside[0] if inside and inside[0] in _KINDS else ""
-        found.append(Reference(kind, inside[len(kind) :].strip(), start, end + 2))
+        parsed.append(Reference(kind, inside[len(kind) :].strip(), start, end + 2))
         start = text.find("<%", end + 2)
-    return found
+    return parsed
 
 
 def unclosed(text: str) -> bool:
     """Whether a `<%` never ends, for which the server answers 500."""
-    found = references(text)
-    return "<%" in text[found[-1].end if found else 0 :]
+    closed = references(text)
+    return "<%" in text[closed[-1].end if closed else 0 :]
 
 
 def _replace(text: str, replacement: Callable[[Reference], str]) -> str:
@@ -127,9 +127,9 @@ def render_plugin_text(text: str, context: Mapping[str, object]) -> str:
             return text[reference.start : reference.end]
         value = lookup(reference.name, context)
         if not isinstance(value, str):
-            found = "nothing" if value is MISSING else f"{value!r}, not text"
+            what = "nothing" if value is MISSING else f"{value!r}, not text"
             raise ConfigurationError(
-                f"<% {reference.name} %> in a plugin's parameters names {found}: "
+                f"<% {reference.name} %> in a plugin's parameters names {what}: "
                 "OpenPAI's init container fails; quote the value or write it out"
             )
         return value

@@ -10,14 +10,14 @@ from typing import TextIO
 from ggs.pai.local.display import FAILED, KILLED, RUNNING, SUCCEEDED, WAITING, Display
 from ggs.pai.local.engine import CannotRun, Engine, Exited, Launch, Output
 from ggs.pai.local.exit_spec import SEARCHED_LOG_BYTES, classify
-from ggs.pai.local.job_plan import Plan
+from ggs.pai.local.job_plan import JobPlan
 from ggs.pai.local.policy import AttemptResult, Ended, judge
 from ggs.pai.local.process_engine import port_is_free
 from ggs.pai.local.runtime_scripts import USER_SCRIPT_ENDED, task_files
 from ggs.pai.local.task_environment import (
     Attempt,
-    Placement,
-    Task,
+    Pod,
+    TaskId,
     task_environment,
     task_ports,
     tasks_of,
@@ -26,7 +26,7 @@ from ggs.pai.local.task_environment import (
 _LINGER_NOTE_SECONDS = 3.0
 
 
-class Stopped(Exception):
+class StopRequested(Exception):
     """A signal asks the whole run to end."""
 
     def __init__(self, signal_number: int) -> None:
@@ -35,32 +35,32 @@ class Stopped(Exception):
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopSignal:
     """The event that a signal becomes."""
 
     signal_number: int
 
 
-Events = queue.SimpleQueue[Output | Exited | Stop]
+Events = queue.SimpleQueue[Output | Exited | StopSignal]
 
 
 @dataclass
 class AttemptRun:
     """Runs attempt ``number``: ``run()`` returns how it ended, with every task gone."""
 
-    plan: Plan
+    plan: JobPlan
     engine: Engine
     display: Display
     events: Events
     job_uid: str
     number: int
     _token: str = field(default_factory=lambda: f"pai-local-{uuid.uuid4().hex}")
-    _launches: dict[Task, Launch] = field(default_factory=dict)
-    _logs: dict[Task, TextIO] = field(default_factory=dict)
+    _launches: dict[TaskId, Launch] = field(default_factory=dict)
+    _logs: dict[TaskId, TextIO] = field(default_factory=dict)
     _ended: list[Ended] = field(default_factory=list)
-    _lingering: dict[Task, float] = field(default_factory=dict)
+    _lingering: dict[TaskId, float] = field(default_factory=dict)
     """When the script of a task ended whose output somebody still holds."""
-    _noted: set[Task] = field(default_factory=set)
+    _noted: set[TaskId] = field(default_factory=set)
 
     @property
     def folder(self) -> Path:
@@ -72,7 +72,7 @@ class AttemptRun:
 
         Raises:
             CannotRun: OpenPAI would not get the job to an end either.
-            Stopped: a signal came.
+            StopRequested: a signal came.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -89,16 +89,16 @@ class AttemptRun:
     def _start(self) -> None:
         """Start every task; when all addresses are known, let them all go."""
         job = self.plan.job
-        placements = {}
+        pods = {}
         for task in tasks_of(job):
             self.display.change(task, WAITING)
             self._logs[task] = (self.folder / f"{task.role}-{task.index}.log").open("w")
             launch = self._launch(task)
             self._launches[task] = launch
             address = self.engine.start(launch)
-            placements[task] = Placement(address, launch.pod_uid)
+            pods[task] = Pod(address, launch.pod_uid)
             self._handle_waiting_events()
-        attempt = Attempt(self.job_uid, self.number, placements)
+        attempt = Attempt(self.job_uid, self.number, pods)
         for task, launch in self._launches.items():
             environment = task_environment(
                 job,
@@ -110,10 +110,10 @@ class AttemptRun:
             )
             self.engine.release(launch, environment)
             known = self.display.tasks[task]
-            known.address, known.attempts = placements[task].address, self.number + 1
+            known.address, known.attempts = pods[task].address, self.number + 1
             self.display.change(task, RUNNING)
 
-    def _launch(self, task: Task) -> Launch:
+    def _launch(self, task: TaskId) -> Launch:
         job = self.plan.job
         files, notes = task_files(job, task, job.render_commands(task.role))
         if self.number == 0:
@@ -131,7 +131,7 @@ class AttemptRun:
             token=self._token,
         )
 
-    def _pod_uid(self, task: Task) -> str:
+    def _pod_uid(self, task: TaskId) -> str:
         """A new identifier, and so new ports; one whose ports are equal or taken is passed over."""
         role = self.plan.job.task_roles[task.role]
         while True:
@@ -156,7 +156,7 @@ class AttemptRun:
                 return result
             while kills and time.monotonic() - started >= kills[0].seconds:
                 kill = kills.pop(0)
-                task = Task(kill.role, kill.index)
+                task = TaskId(kill.role, kill.index)
                 self.display.note(f"{task}: SIGKILL after {kill.seconds:g} s, as asked")
                 self.engine.kill(task)
             self._watch_lingering()
@@ -169,8 +169,8 @@ class AttemptRun:
             except queue.Empty:
                 return
             wait = 0.0
-            if isinstance(event, Stop):
-                raise Stopped(event.signal_number)
+            if isinstance(event, StopSignal):
+                raise StopRequested(event.signal_number)
             if isinstance(event, Output):
                 self._handle_output(event)
             else:
@@ -202,7 +202,7 @@ class AttemptRun:
         )
         self.display.change(task, SUCCEEDED if verdict.succeeded else FAILED)
 
-    def _tail_of_log(self, task: Task) -> str:
+    def _tail_of_log(self, task: TaskId) -> str:
         with Path(self._logs[task].name).open("rb") as log:
             log.seek(max(0, log.seek(0, 2) - SEARCHED_LOG_BYTES))
             return log.read().decode(errors="replace")
@@ -229,8 +229,8 @@ class AttemptRun:
         """What killed tasks printed before their end; nothing of this attempt comes after it."""
         while not self.events.empty():
             event = self.events.get()
-            if isinstance(event, Stop):
-                raise Stopped(event.signal_number)
+            if isinstance(event, StopSignal):
+                raise StopRequested(event.signal_number)
             if isinstance(event, Output):
                 self._handle_output(event)
 

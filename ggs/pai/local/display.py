@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ggs.pai.local.task_environment import Task
+from ggs.pai.local.task_environment import TaskId
 
 WAITING, RUNNING, SUCCEEDED, FAILED, KILLED = "WAITING", "RUNNING", "SUCCEEDED", "FAILED", "KILLED"
 
@@ -31,10 +31,20 @@ class TaskState:
     since: float = field(default_factory=time.monotonic)
 
 
+def say(text: str) -> None:
+    """A sentence of the local platform itself, where no display is open."""
+    Console(highlight=False).print(Text(f"pai: {text}"), soft_wrap=True)
+
+
+def complain(text: str) -> None:
+    """Why the run does not go on, on stderr."""
+    Console(highlight=False, stderr=True).print(Text(f"pai: {text}"), soft_wrap=True)
+
+
 class Display:
     """Writes to a terminal with a live table, or plain lines to anything else."""
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
+    def __init__(self, tasks: Sequence[TaskId]) -> None:
         self.tasks = {task: TaskState() for task in tasks}
         self._console = Console(highlight=False)
         if not self._console.is_terminal:  # nothing says how wide the reader's page is
@@ -64,14 +74,14 @@ class Display:
         """A sentence of the local platform itself."""
         self._print(Text(f"pai: {text}", style="bold"))
 
-    def output(self, task: Task, line: str) -> None:
+    def output(self, task: TaskId, line: str) -> None:
         """A line that a task has printed; of a redrawn line, its last state."""
         style = _TASK_STYLES[list(self.tasks).index(task) % len(_TASK_STYLES)]
         text = Text(f"{task!s:<{self._width}} | ", style=style)
         text.append_text(Text.from_ansi(line.rstrip("\r").rpartition("\r")[2], style="default"))
         self._print(text)
 
-    def change(self, task: Task, state: str) -> None:
+    def change(self, task: TaskId, state: str) -> None:
         """A task's new state."""
         known = self.tasks[task]
         known.state, known.since = state, time.monotonic()

@@ -20,7 +20,8 @@ from ggs.pai.job.model import DockerImage
 from ggs.pai.job.template import render
 from ggs.pai.local.engine import CannotRun, Exited, Launch, Output, Report
 from ggs.pai.local.runtime_scripts import environment_script
-from ggs.pai.local.task_environment import Task
+from ggs.pai.local.task_environment import TaskId
+from ggs.text import shorten
 
 LABEL = "ggs.local-openpai"
 """On every container and network of a local run; its value names the run."""
@@ -30,7 +31,7 @@ DEFAULT_SHM_MB = 512
 
 
 @dataclass
-class _Running:
+class _RunningContainer:
     container: Container
     follower: threading.Thread = field(default_factory=threading.Thread)
 
@@ -49,7 +50,7 @@ class DockerEngine:
         self._secrets = secrets
         self._run = run
         self._keep = keep
-        self._running: dict[Task, _Running] = {}
+        self._running: dict[TaskId, _RunningContainer] = {}
         try:
             # Each task holds one connection for its output.
             self._client = docker.from_env(max_pool_size=2 * tasks + 8)
@@ -88,7 +89,7 @@ class DockerEngine:
 
     def start(self, launch: Launch) -> str:
         container = self._create(launch)
-        self._running[launch.task] = running = _Running(container)
+        self._running[launch.task] = running = _RunningContainer(container)
         container.put_archive("/", _archive(launch.files, mode=0o755))
         try:
             container.start()
@@ -134,7 +135,7 @@ class DockerEngine:
             },
         )
 
-    def _follow(self, task: Task, container: Container) -> None:
+    def _follow(self, task: TaskId, container: Container) -> None:
         rest = b""
         for chunk in container.logs(stream=True, follow=True):
             *lines, rest = (rest + chunk).split(b"\n")
@@ -159,7 +160,7 @@ class DockerEngine:
         with suppress(docker.errors.NotFound, docker.errors.APIError):  # it may have been killed
             self._running[launch.task].container.put_archive("/", _archive(files, mode=0o644))
 
-    def kill(self, task: Task) -> None:
+    def kill(self, task: TaskId) -> None:
         with suppress(docker.errors.NotFound, docker.errors.APIError):  # it has ended
             self._running[task].container.kill("SIGKILL")
 
@@ -208,4 +209,4 @@ def _archive(files: Mapping[str, str], *, mode: int) -> bytes:
 
 def _one_line(error: Exception) -> str:
     explanation = getattr(error, "explanation", None) or str(error)
-    return " ".join(str(explanation).split())[:200]
+    return shorten(" ".join(str(explanation).split()), 200)

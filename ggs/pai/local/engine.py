@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Protocol
 
 from ggs.errors import GGSError
-from ggs.pai.job.model import DockerImage, TaskRole
-from ggs.pai.local.task_environment import Task
+from ggs.pai.job.model import DockerImage, RoleSpec
+from ggs.pai.local.task_environment import TaskId
 
 
 class CannotRun(GGSError):
@@ -18,8 +18,8 @@ class CannotRun(GGSError):
 class Launch:
     """Everything about one attempt of one task that is known before it has an address."""
 
-    task: Task
-    role: TaskRole
+    task: TaskId
+    role: RoleSpec
     image: DockerImage
     attempt: int
     pod_uid: str
@@ -37,7 +37,7 @@ class Launch:
 class Output:
     """A line that a task has printed."""
 
-    task: Task
+    task: TaskId
     line: str
 
 
@@ -45,7 +45,7 @@ class Output:
 class Exited:
     """A task's first process has ended; all its output came before."""
 
-    task: Task
+    task: TaskId
     code: int
     out_of_memory: bool
 
@@ -78,7 +78,7 @@ class Engine(Protocol):
     def release(self, launch: Launch, environment: Mapping[str, str]) -> None:
         """Let a task pass its barrier."""
 
-    def kill(self, task: Task) -> None:
+    def kill(self, task: TaskId) -> None:
         """SIGKILL to a task's first process, which takes all others along. Harmless when ended."""
 
     def end_attempt(self) -> None:

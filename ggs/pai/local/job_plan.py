@@ -1,4 +1,4 @@
-"""A job and the wishes of the person who runs it, checked against each other and this machine."""
+"""A job and the options of the person who runs it, checked against each other and this machine."""
 
 import time
 from collections.abc import Mapping
@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ggs.errors import ConfigurationError
-from ggs.pai.job.document import read_text
-from ggs.pai.job.model import Job, set_parameters
+from ggs.pai.job.document import Document, load
+from ggs.pai.job.edit import edit
+from ggs.pai.job.model import Job
 from ggs.pai.local.options import Kill, LocalOptions
-from ggs.pai.local.task_environment import Task, port_labels, short_name, tasks_of
+from ggs.pai.local.task_environment import TaskId, port_labels, short_name, tasks_of
 from ggs.pai.validate import validate
+from ggs.text import name_and_value
 
 
 @dataclass(frozen=True)
-class Plan:
+class JobPlan:
     """What every attempt of a local run has in common."""
 
     job: Job
@@ -23,22 +25,22 @@ class Plan:
     kills: list[Kill]
     mounts: Mapping[str, Path]
     """Folder of this machine by mount point."""
-    gpus: Mapping[Task, range]
+    gpus: Mapping[TaskId, range]
     """The GPUs of each task, by index on this machine."""
     notes: list[str]
     """What OpenPAI would not accept, and what is different here, in sentences."""
 
 
-def make_plan(source: Path | str, options: LocalOptions) -> Plan:
+def make_plan(source: Document | Path | str, options: LocalOptions) -> JobPlan:
     """Read a job and settle everything that can be settled before its first attempt.
 
     Raises:
         ConfigurationError: the job file or an option is wrong.
     """
-    settings = _settings(options)
-    job = Job.load(source, settings)
-    text = read_text(source) if isinstance(source, Path) else source
-    findings = validate(set_parameters(text, settings), target="openpai")
+    settings = dict(name_and_value(text, "--set") for text in options.settings)
+    document = edit(source if isinstance(source, Document) else load(source), settings)
+    job = Job.from_document(document)
+    findings = validate(document, target="openpai")
     if options.gpus is not None:
         for role in job.task_roles.values():
             role.resource.gpu = min(role.resource.gpu, 1) * options.gpus
@@ -46,9 +48,9 @@ def make_plan(source: Path | str, options: LocalOptions) -> Plan:
     started = time.strftime("%Y%m%d-%H%M%S")
     folder = (options.folder or Path("runs", "local", f"{job.name}-{started}")).resolve()
     notes = [
-        f"line {found.line}, {found.message}: on OpenPAI {found.consequence}; {found.fix}"
-        for found in findings
-        if found.severity == "error"
+        f"line {finding.line}, {finding.message}: on OpenPAI {finding.consequence}; {finding.fix}"
+        for finding in findings
+        if finding.severity == "error"
     ]
     notes += _differences(job, options)
     gpus = _share_gpus(job, len(list(Path("/dev").glob("nvidia[0-9]*"))))
@@ -56,17 +58,7 @@ def make_plan(source: Path | str, options: LocalOptions) -> Plan:
     if mounts and options.engine == "process":
         listed = ", ".join(f"{target} as {path}" for target, path in mounts.items())
         notes.append(f"nothing is mounted; the commands see {listed}")
-    return Plan(job, options, folder, _kills(job, options), mounts, gpus, notes)
-
-
-def _settings(options: LocalOptions) -> dict[str, str]:
-    settings = {}
-    for text in options.settings:
-        name, separator, value = text.partition("=")
-        if not (name and separator):
-            raise ConfigurationError(f"--set {text}: write name=value")
-        settings[name] = value
-    return settings
+    return JobPlan(job, options, folder, _kills(job, options), mounts, gpus, notes)
 
 
 def _check_roles(job: Job) -> None:
@@ -90,7 +82,7 @@ def _check_roles(job: Job) -> None:
 def _kills(job: Job, options: LocalOptions) -> list[Kill]:
     kills = options.parsed_kills()
     for kill in kills:
-        if Task(kill.role, kill.index) not in tasks_of(job):
+        if TaskId(kill.role, kill.index) not in tasks_of(job):
             known = ", ".join(map(str, tasks_of(job)))
             raise ConfigurationError(
                 f"--kill {kill.role}:{kill.index}: the job has no such task, only {known}"
@@ -111,9 +103,9 @@ def _mounts(job: Job, options: LocalOptions, folder: Path) -> dict[str, Path]:
     }
 
 
-def _share_gpus(job: Job, available: int) -> dict[Task, range]:
+def _share_gpus(job: Job, available: int) -> dict[TaskId, range]:
     """Give every task its own GPUs: two workers on one GPU would not be what a cluster does."""
-    gpus: dict[Task, range] = {}
+    gpus: dict[TaskId, range] = {}
     taken = 0
     for task in tasks_of(job):
         wanted = job.task_roles[task.role].resource.gpu

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from ggs.errors import ConfigurationError
+from ggs.text import name_and_value
 
 EngineName = Literal["docker", "process"]
 
@@ -30,7 +31,7 @@ class LocalOptions:
     """``docker``: a container and an address per task; ``process``: a process group and a loopback
     address."""
     settings: Sequence[str] = ()
-    """``name=value``: replaces ``parameters.name`` of the job file."""
+    """``NAME=VALUE``: replaces ``parameters.name`` of the job file."""
     gpus: int | None = None
     """GPUs of each task instead of the file's number; 0 runs a GPU job on the CPU."""
     keep: bool = False
@@ -38,7 +39,7 @@ class LocalOptions:
     kills: Sequence[str] = ()
     """``ROLE:INDEX@SECONDS``: tasks to kill with SIGKILL in the first attempt."""
     storages: Sequence[str] = ()
-    """``NAME=PATH``: the folder that stands for a storage. Default: one under the run folder."""
+    """``NAME=FOLDER``: the folder that stands for a storage. Default: one under the run folder."""
     folder: Path | None = None
     """Where logs and storages go. Default: ``runs/local/<job>-<time>``."""
     user: str = "local"
@@ -77,14 +78,14 @@ class LocalOptions:
         """The folder of each storage that was given one.
 
         Raises:
-            ConfigurationError: one is not ``NAME=PATH``, or the folder does not exist: a typing
+            ConfigurationError: one is not ``NAME=FOLDER``, or the folder does not exist: a typing
                 error must not train on an empty folder.
         """
         folders = {}
         for text in self.storages:
-            name, separator, path = text.partition("=")
-            if not (name and separator and path):
-                raise ConfigurationError(f"--storage {text}: write NAME=PATH")
+            name, path = name_and_value(text, "--storage")
+            if not path:
+                raise ConfigurationError(f"--storage {text}: write NAME=FOLDER")
             folder = Path(path).expanduser().resolve()
             if not folder.is_dir():
                 raise ConfigurationError(f"--storage {text}: no folder {folder}; create it first")

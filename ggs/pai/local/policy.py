@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from ggs.pai.job.model import Job
 from ggs.pai.local.exit_spec import ExitVerdict, Reaction
-from ggs.pai.local.task_environment import Task, tasks_of
+from ggs.pai.local.task_environment import TaskId, tasks_of
 
 
 @dataclass(frozen=True)
 class Ended:
     """One task's end."""
 
-    task: Task
+    task: TaskId
     verdict: ExitVerdict
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from ggs.pai.job.model import DockerImage
 from ggs.pai.local.engine import CannotRun, Exited, Launch, Output, Report
 from ggs.pai.local.runtime_scripts import environment_script
-from ggs.pai.local.task_environment import Task
+from ggs.pai.local.task_environment import TaskId
 
 # What a launcher or another cluster may have left in the caller's environment; a container would not
 # inherit it.
@@ -30,7 +30,7 @@ _FOREIGN = re.compile(
 
 
 @dataclass(frozen=True)
-class _Running:
+class _RunningProcess:
     process: subprocess.Popen[bytes]
     pod_uid: str
     waiter: threading.Thread
@@ -43,7 +43,7 @@ class ProcessEngine:
         self._report = report
         self._keep = keep
         self._folder = Path()
-        self._running: dict[Task, _Running] = {}
+        self._running: dict[TaskId, _RunningProcess] = {}
 
     def prepare(self, images: Sequence[DockerImage]) -> None:
         if shutil.which("bash") is None:
@@ -68,7 +68,7 @@ class ProcessEngine:
             start_new_session=True,
         )
         waiter = threading.Thread(target=self._follow, args=(launch, process), daemon=True)
-        self._running[launch.task] = _Running(process, launch.pod_uid, waiter)
+        self._running[launch.task] = _RunningProcess(process, launch.pod_uid, waiter)
         waiter.start()
         number = len(self._running) + 1  # 127.0.0.1 is everyone's
         return f"127.0.{number // 256}.{number % 256}"
@@ -83,7 +83,7 @@ class ProcessEngine:
         process.stdout.close()
         self._report(Exited(launch.task, 128 - code if code < 0 else code, out_of_memory=False))
 
-    def _read(self, task: Task, process: subprocess.Popen[bytes]) -> None:
+    def _read(self, task: TaskId, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             self._report(Output(task, line.decode(errors="replace").rstrip("\n")))
@@ -99,7 +99,7 @@ class ProcessEngine:
         (folder / "runtime.d/runtime_env.sh").write_text(environment_script(environment))
         (folder / "go").touch()
 
-    def kill(self, task: Task) -> None:
+    def kill(self, task: TaskId) -> None:
         running = self._running[task]
         if running.process.poll() is None:
             _kill_everything(running.process.pid, running.pod_uid)

@@ -2,31 +2,31 @@
 
 import queue
 import signal
-import sys
 import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 from ggs.errors import GGSError
-from ggs.pai.local.attempt import AttemptRun, Events, Stop, Stopped
-from ggs.pai.local.display import Display
+from ggs.pai.job.document import Document
+from ggs.pai.local.attempt import AttemptRun, Events, StopRequested, StopSignal
+from ggs.pai.local.display import Display, complain, say
 from ggs.pai.local.docker_engine import DockerEngine
 from ggs.pai.local.engine import CannotRun, Engine
-from ggs.pai.local.job_plan import Plan, make_plan
+from ggs.pai.local.job_plan import JobPlan, make_plan
 from ggs.pai.local.options import LocalOptions
 from ggs.pai.local.policy import decide_retry
 from ggs.pai.local.process_engine import ProcessEngine
 from ggs.pai.local.task_environment import tasks_of
+from ggs.signals import handled
 
 SUCCEEDED, FAILED, USAGE = 0, 1, 2
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def run(job: Path | str, options: LocalOptions) -> int:
-    """Run a job file (a path) or a job's YAML text (a string) on this machine.
+def run(job: Path | str | Document, options: LocalOptions) -> int:
+    """Run a job file (a path), a job's YAML text (a string) or one that is already parsed, here.
 
     Returns 0 when OpenPAI would call the job SUCCEEDED, 1 for FAILED, 2 when the file or an option is
     wrong, and 128 plus its number after a signal. Whatever happens, no container, network or process
@@ -43,22 +43,23 @@ def run(job: Path | str, options: LocalOptions) -> int:
             finally:
                 engine.close()
                 if options.keep:
-                    print(f"pai: {engine.how_to_remove()}")
+                    say(engine.how_to_remove())
     except CannotRun as error:
-        print(f"pai: {error}\npai: job FAILED", file=sys.stderr)
+        complain(str(error))
+        complain("job FAILED")
         return FAILED
     except GGSError as error:
-        print(f"pai: {error}", file=sys.stderr)
+        complain(str(error))
         return USAGE
-    except Stopped as stopped:
+    except StopRequested as stopped:
         name = signal.Signals(stopped.signal_number).name
-        print(f"pai: {name}: the job is stopped", file=sys.stderr)
+        complain(f"{name}: the job is stopped")
         return 128 + stopped.signal_number
     except KeyboardInterrupt:  # before anything was started
         return 128 + signal.SIGINT
 
 
-def _engine(plan: Plan, events: Events) -> Engine:
+def _engine(plan: JobPlan, events: Events) -> Engine:
     """The engine asked for, with every image there; nothing to clean up yet."""
     keep = plan.options.keep
     engine: Engine = (
@@ -80,7 +81,7 @@ def _engine(plan: Plan, events: Events) -> Engine:
     return engine
 
 
-def _run(plan: Plan, engine: Engine, events: Events) -> int:
+def _run(plan: JobPlan, engine: Engine, events: Events) -> int:
     for folder in plan.mounts.values():
         if not folder.exists():
             folder.mkdir(parents=True)
@@ -117,12 +118,5 @@ def _signals_as_events(events: Events) -> Iterator[None]:
         yield
         return
 
-    def put(number: int, frame: FrameType | None) -> None:
-        events.put(Stop(number))
-
-    before = {number: signal.signal(number, put) for number in _SIGNALS}
-    try:
+    with handled(_SIGNALS, lambda number, _: events.put(StopSignal(number))):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

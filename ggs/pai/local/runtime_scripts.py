@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import yaml
 
 from ggs.pai.job.model import Job, Plugin
-from ggs.pai.local.task_environment import Task
+from ggs.pai.local.task_environment import TaskId
 
 _STRICT = "#!/bin/bash\nset -o errexit\nset -o nounset\nset -o pipefail\n"
 
@@ -63,7 +63,7 @@ def environment_script(environment: Mapping[str, str]) -> str:
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
 
 
-def task_files(job: Job, task: Task, user_script: str) -> tuple[dict[str, str], list[str]]:
+def task_files(job: Job, task: TaskId, user_script: str) -> tuple[dict[str, str], list[str]]:
     """Text by path below ``/usr/local/pai``, and what of the job's plugins is not run here.
 
     Raises:
@@ -115,9 +115,9 @@ def _cmd_commands(plugin: Plugin) -> tuple[list[str], list[str]]:
     return list(map(str, pre)), list(map(str, post))
 
 
-def _tensorboard_commands(job: Job, task: Task, plugin: Plugin) -> list[str]:
+def _tensorboard_commands(job: Job, task: TaskId, plugin: Plugin) -> list[str]:
     """Starts TensorBoard in the background, in the first task of the first role only."""
-    first = Task(next(iter(job.task_roles)), 0)
+    first = TaskId(next(iter(job.task_roles)), 0)
     folders = plugin.parameters.get("logdir") or {}
     if task != first or not folders:
         return []

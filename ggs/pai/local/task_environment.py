@@ -11,14 +11,14 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ggs.pai.job.model import Job, TaskRole
+from ggs.pai.job.model import Job, RoleSpec
 
 PORT_RANGE = (15000, 40000)
 _AUTOMATIC_LABELS = ("ssh", "http")
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskId:
     """One task of a job: the name of its role in the file, and its index in the role."""
 
     role: str
@@ -29,11 +29,11 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Placement:
+class Pod:
     """Where one attempt of a task runs."""
 
     address: str
-    pod_uid: str
+    uid: str
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Attempt:
     """New for each submission, the same for all attempts."""
     number: int
     """0 for the first attempt."""
-    placements: Mapping[Task, Placement]
+    pods: Mapping[TaskId, Pod]
 
     def uid(self, *parts: object) -> str:
         """The identifier of something that lives as long as this attempt."""
@@ -56,12 +56,12 @@ def short_name(role: str) -> str:
     return re.sub(r"[^a-z0-9]", "", role.lower())
 
 
-def tasks_of(job: Job) -> list[Task]:
+def tasks_of(job: Job) -> list[TaskId]:
     """All tasks, roles in the file's order."""
-    return [Task(name, i) for name, role in job.task_roles.items() for i in range(role.instances)]
+    return [TaskId(name, i) for name, role in job.task_roles.items() for i in range(role.instances)]
 
 
-def port_labels(role: TaskRole) -> dict[str, int]:
+def port_labels(role: RoleSpec) -> dict[str, int]:
     """How many ports each label has; ``ssh`` and ``http`` exist, with one port, unless declared."""
     labels = dict(role.resource.ports or {})
     for label in _AUTOMATIC_LABELS:
@@ -69,7 +69,7 @@ def port_labels(role: TaskRole) -> dict[str, int]:
     return labels
 
 
-def task_ports(role: TaskRole, pod_uid: str) -> dict[str, list[int]]:
+def task_ports(role: RoleSpec, pod_uid: str) -> dict[str, list[int]]:
     """The port numbers of one task by label, hashed from its pod's identifier as the runtime does.
 
     Nobody reserves them: two may be equal, and another program may use one.
@@ -87,7 +87,7 @@ def _hashed_port(pod_uid: str, label: str, index: int) -> int:
 
 
 def task_environment(
-    job: Job, task: Task, attempt: Attempt, *, user: str, work_dir: str, runtime_dir: str
+    job: Job, task: TaskId, attempt: Attempt, *, user: str, work_dir: str, runtime_dir: str
 ) -> dict[str, str]:
     """Every variable that OpenPAI sets in the user container of ``task``.
 
@@ -97,7 +97,7 @@ def task_environment(
     environment = {
         **_controller_variables(job, task, attempt, framework_name),
         **_server_variables(job, task, framework_name, user),
-        **dict(_runtime_variables(job, task, attempt.placements)),
+        **dict(_runtime_variables(job, task, attempt.pods)),
         "PAI_WORK_DIR": work_dir,
         "RUNTIME_LOG_PIPE": f"{runtime_dir}/runtime.d/runtime_log_pipe",
     }
@@ -107,13 +107,13 @@ def task_environment(
 
 
 def _controller_variables(
-    job: Job, task: Task, attempt: Attempt, framework_name: str
+    job: Job, task: TaskId, attempt: Attempt, framework_name: str
 ) -> dict[str, str]:
     """Part A: FrameworkController's fifteen, in which the job is an MD5 sum."""
     name = hashlib.md5(framework_name.encode()).hexdigest()
     role = short_name(task.role)
     config_map_uid = attempt.uid("config map")
-    pod_uid = attempt.placements[task].pod_uid
+    pod_uid = attempt.pods[task].uid
     return {
         "FC_FRAMEWORK_NAMESPACE": "default",
         "FC_FRAMEWORK_NAME": name,
@@ -133,7 +133,7 @@ def _controller_variables(
     }
 
 
-def _server_variables(job: Job, task: Task, framework_name: str, user: str) -> dict[str, str]:
+def _server_variables(job: Job, task: TaskId, framework_name: str, user: str) -> dict[str, str]:
     """Part B: the REST server's, with the names of roles as the file writes them."""
     role_count = str(len(job.task_roles))
     role_list = ",".join(job.task_roles)
@@ -169,28 +169,30 @@ def _server_variables(job: Job, task: Task, framework_name: str, user: str) -> d
 
 
 def _runtime_variables(
-    job: Job, task: Task, placements: Mapping[Task, Placement]
+    job: Job, task: TaskId, pods: Mapping[TaskId, Pod]
 ) -> Iterator[tuple[str, str]]:
-    """Part C: what the runtime exports in the user container, about every task and the own one."""
+    """Part C: what the runtime exports in the user container, about every task and the current one."""
     for name, role in job.task_roles.items():
         short = short_name(name)
         hosts = []
         for index in range(role.instances):
-            placement = placements[Task(name, index)]
-            ports = task_ports(role, placement.pod_uid)
-            hosts.append(f"{placement.address}:{ports['http'][0]}")
-            yield f"PAI_HOST_IP_{short}_{index}", placement.address
+            pod = pods[TaskId(name, index)]
+            ports = task_ports(role, pod.uid)
+            hosts.append(f"{pod.address}:{ports['http'][0]}")
+            yield f"PAI_HOST_IP_{short}_{index}", pod.address
             for label, numbers in ports.items():
                 yield f"PAI_PORT_LIST_{short}_{index}_{label}", _join(numbers)
                 yield f"PAI_{short}_{index}_{label}_PORT", _join(numbers)
-            if task == Task(name, index):
-                yield from _own_variables(placement.address, ports)
+            if task == TaskId(name, index):
+                yield from _current_task_variables(pod.address, ports)
         yield f"PAI_TASK_ROLE_{short}_HOST_LIST", ",".join(hosts)
     instances = (f"{short_name(other.role)}:{other.index}" for other in tasks_of(job))
     yield "PAI_TASK_ROLE_INSTANCES", ",".join(instances)
 
 
-def _own_variables(address: str, ports: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, str]]:
+def _current_task_variables(
+    address: str, ports: Mapping[str, Sequence[int]]
+) -> Iterator[tuple[str, str]]:
     yield "PAI_CURRENT_CONTAINER_IP", address
     yield "PAI_CONTAINER_HOST_IP", address
     yield "PAI_CURRENT_CONTAINER_PORT", str(ports["http"][0])

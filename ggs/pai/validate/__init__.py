@@ -1,4 +1,4 @@
-"""Everything about a job file that OpenPAI would refuse or get wrong, told before it is submitted.
+"""Everything about a job file that OpenPAI would refuse or get wrong, said before it is submitted.
 
     findings = validate(Path("job.yaml").read_text())
     exit_code = report([Path("job.yaml")])
@@ -7,7 +7,7 @@ One rule is one small function; its docstring is the fact behind it, and `RULES`
 """
 
 from ggs.pai.validate.finding import RULES, Finding, Severity, Target
-from ggs.pai.validate.render import report
-from ggs.pai.validate.run_rules import validate
+from ggs.pai.validate.render import report, show
+from ggs.pai.validate.run_rules import refusal, validate
 
-__all__ = ["RULES", "Finding", "Severity", "Target", "report", "validate"]
+__all__ = ["RULES", "Finding", "Severity", "Target", "refusal", "report", "show", "validate"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ggs.pai.job.document import Path
 from ggs.pai.validate import shell
-from ggs.pai.validate.finding import JobView, Problem, rule
+from ggs.pai.validate.finding import JobView, Violation, rule
 
 _FIXED_PORT = re.compile(
     r"MASTER_PORT=[\"']?\d+|--master[-_]port[= ]\d+|rdzv[-_]endpoint[= ]\S{0,200}:\d+"
@@ -35,12 +35,12 @@ def _commands(view: JobView) -> Iterator[tuple[str, Path, str]]:
     consequence="the portal's form trims every line: here-documents and indented Python break",
     fix="write one simple command an entry; put scripts into the image or a storage",
 )
-def several_lines(view: JobView) -> Iterator[Problem]:
+def several_lines(view: JobView) -> Iterator[Violation]:
     """The portal splits commands into lines and trims each, when its form is used."""
     for _, path, text in _commands(view):
         lines = text.strip().splitlines()
         if len(lines) > 1:
-            yield Problem(path, f"the command has {len(lines)} lines")
+            yield Violation(path, f"the command has {len(lines)} lines")
 
 
 @rule(
@@ -50,11 +50,11 @@ def several_lines(view: JobView) -> Iterator[Problem]:
     consequence="LTP's portal joins lines: the comment swallows the commands behind it",
     fix="put the comment into the YAML, outside the text",
 )
-def comment(view: JobView) -> Iterator[Problem]:
+def comment(view: JobView) -> Iterator[Violation]:
     """The command box of LTP's portal knows no # comments."""
     for _, path, text in _commands(view):
         if shell.scan(text).comment:
-            yield Problem(path, "the command has a comment")
+            yield Violation(path, "the command has a comment")
 
 
 @rule(
@@ -64,11 +64,11 @@ def comment(view: JobView) -> Iterator[Problem]:
     consequence="LTP's portal cuts the command there",
     fix="write the command on one line; YAML's > joins lines",
 )
-def continuation(view: JobView) -> Iterator[Problem]:
+def continuation(view: JobView) -> Iterator[Violation]:
     """The command box of LTP's portal knows no backslash at the end of a line."""
     for _, path, text in _commands(view):
         if re.search(r"\\\s*(\n|$)", text):
-            yield Problem(path, "the command goes on behind a backslash")
+            yield Violation(path, "the command goes on behind a backslash")
 
 
 @rule(
@@ -78,7 +78,7 @@ def continuation(view: JobView) -> Iterator[Problem]:
     "with the task; its failure is not noticed on either",
     fix="run it in the foreground, or end it and `wait` for it before the last command ends",
 )
-def background(view: JobView) -> Iterator[Problem]:
+def background(view: JobView) -> Iterator[Violation]:
     """OpenPAI's runtime waits until nobody holds its output pipe; LTP's ends with the script."""
     for role in view.roles:
         waited = False
@@ -86,7 +86,7 @@ def background(view: JobView) -> Iterator[Problem]:
             text = shell.unquoted(text)
             waited = waited or bool(_WAIT.search(text))
             if not waited and _BACKGROUND.search(text):
-                yield Problem(path, "a process is left in the background")
+                yield Violation(path, "a process is left in the background")
 
 
 @rule(
@@ -96,12 +96,12 @@ def background(view: JobView) -> Iterator[Problem]:
     fix="declare a port label under resourcePerInstance.ports and use "
     "$PAI_PORT_LIST_<role>_0_<label>",
 )
-def fixed_port(view: JobView) -> Iterator[Problem]:
+def fixed_port(view: JobView) -> Iterator[Violation]:
     """Tasks share the network of their node, and two jobs that chose one port collide."""
     for _, path, text in _commands(view):
-        found = _FIXED_PORT.search(text)
-        if found:
-            yield Problem(path, f"a fixed port: {found[0]}")
+        match = _FIXED_PORT.search(text)
+        if match:
+            yield Violation(path, f"a fixed port: {match[0]}")
 
 
 @rule(
@@ -110,12 +110,12 @@ def fixed_port(view: JobView) -> Iterator[Problem]:
     consequence="retried for ever, not counted by jobRetryCount",
     fix="use 1 for worth a retry, 132 for never again",
 )
-def endless_exit(view: JobView) -> Iterator[Problem]:
+def endless_exit(view: JobView) -> Iterator[Violation]:
     """Exit codes 130, 131, 137 and 143 count as the cluster's own doing."""
     for _, path, text in _commands(view):
-        found = _ENDLESS_EXIT.search(shell.unquoted(text))
-        if found:
-            yield Problem(path, f"the command can exit with {found[1]}")
+        match = _ENDLESS_EXIT.search(shell.unquoted(text))
+        if match:
+            yield Violation(path, f"the command can exit with {match[1]}")
 
 
 @rule(
@@ -124,11 +124,11 @@ def endless_exit(view: JobView) -> Iterator[Problem]:
     consequence="a program that is too slow exits with 137: retried for ever",
     fix="let timeout send SIGINT or SIGTERM: it then exits with 124, retried up to jobRetryCount",
 )
-def killing_timeout(view: JobView) -> Iterator[Problem]:
+def killing_timeout(view: JobView) -> Iterator[Violation]:
     """timeout -s KILL ends with 137, which OpenPAI takes for the cluster's own doing."""
     for _, path, text in _commands(view):
         if _KILLING_TIMEOUT.search(shell.unquoted(text)):
-            yield Problem(path, "timeout kills with SIGKILL")
+            yield Violation(path, "timeout kills with SIGKILL")
 
 
 @rule(
@@ -138,12 +138,12 @@ def killing_timeout(view: JobView) -> Iterator[Problem]:
     "LTP often has no ssh at all",
     fix="start the same command in every task; they meet through PAI_HOST_IP_<role>_0",
 )
-def ssh_launcher(view: JobView) -> Iterator[Problem]:
+def ssh_launcher(view: JobView) -> Iterator[Violation]:
     """mpirun, horovodrun and the like start the other tasks' processes over ssh."""
     for _, path, text in _commands(view):
-        found = _SSH.search(shell.unquoted(text))
-        if found and view.tasks > 1:
-            yield Problem(path, f"{found[1]} needs ssh between the tasks")
+        match = _SSH.search(shell.unquoted(text))
+        if match and view.tasks > 1:
+            yield Violation(path, f"{match[1]} needs ssh between the tasks")
 
 
 @rule(
@@ -153,11 +153,11 @@ def ssh_launcher(view: JobView) -> Iterator[Problem]:
     consequence="command not found on AMD nodes: exit code 127, never retried",
     fix="take the number of GPUs from PAI_RESOURCE_<role> and from torch",
 )
-def nvidia_smi(view: JobView) -> Iterator[Problem]:
+def nvidia_smi(view: JobView) -> Iterator[Violation]:
     """LTP runs on AMD GPUs as well, where images have no nvidia-smi."""
     for _, path, text in _commands(view):
         if re.search(r"\bnvidia-smi\b", shell.unquoted(text)):
-            yield Problem(path, "nvidia-smi is not everywhere")
+            yield Violation(path, "nvidia-smi is not everywhere")
 
 
 @rule(
@@ -166,10 +166,10 @@ def nvidia_smi(view: JobView) -> Iterator[Problem]:
     consequence="each task trains alone, without a message",
     fix="give torchrun --nnodes, --node_rank and the address of task 0, or use entrypoint.py",
 )
-def standalone(view: JobView) -> Iterator[Problem]:
+def standalone(view: JobView) -> Iterator[Violation]:
     """torchrun --standalone, or torchrun without --nnodes, starts a job of one node."""
     for role, path, text in _commands(view):
-        found = re.search(r"\b(torchrun|torch\.distributed\.(run|launch))\b", text)
+        match = re.search(r"\b(torchrun|torch\.distributed\.(run|launch))\b", text)
         alone = "--standalone" in text or not re.search(r"--nnodes|--config|<%|\$", text)
-        if found and view.instances(role) > 1 and alone:
-            yield Problem(path, f"{found[1]} does not know of the other tasks")
+        if match and view.instances(role) > 1 and alone:
+            yield Violation(path, f"{match[1]} does not know of the other tasks")

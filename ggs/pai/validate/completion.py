@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ggs.pai.job.document import Path
-from ggs.pai.validate.finding import JobView, Problem, rule
+from ggs.pai.validate.finding import JobView, Violation, rule
 
 
 @rule(
@@ -14,11 +14,11 @@ from ggs.pai.validate.finding import JobView, Problem, rule
     consequence="refused by the portal; by REST stored, then FAILED with -1100",
     fix="use -1 for never, or a positive number",
 )
-def completion_negative(view: JobView) -> Iterator[Problem]:
+def completion_negative(view: JobView) -> Iterator[Violation]:
     """-1 means never; the scheduler's own schema allows nothing below."""
     for path, value in _completions(view):
         if value < -1:
-            yield Problem(path, f"{path[-1]} is {value}")
+            yield Violation(path, f"{path[-1]} is {value}")
 
 
 @rule(
@@ -28,14 +28,14 @@ def completion_negative(view: JobView) -> Iterator[Problem]:
     "perhaps before the weights are saved",
     fix="leave minSucceededInstances out, or write -1 or the number of instances",
 )
-def first_success(view: JobView) -> Iterator[Problem]:
+def first_success(view: JobView) -> Iterator[Violation]:
     """minSucceededInstances: 1 is for jobs where one task's answer is enough; workers that train
     together all have to end."""
     for role in view.roles:
         path = ("taskRoles", role, "completion", "minSucceededInstances")
         value, instances = view.integer(*path), view.instances(role)
         if value is not None and 0 < value < instances:
-            yield Problem(path, f"{value} of {instances} tasks end the job")
+            yield Violation(path, f"{value} of {instances} tasks end the job")
 
 
 @rule(
@@ -44,12 +44,12 @@ def first_success(view: JobView) -> Iterator[Problem]:
     consequence="the number is never reached: the job ends only when all its tasks have ended",
     fix="write at most the number of instances, or -1",
 )
-def unreachable(view: JobView) -> Iterator[Problem]:
+def unreachable(view: JobView) -> Iterator[Violation]:
     """A number of tasks that the role does not have is the same as -1."""
     for path, value in _completions(view):
         if value > view.instances(str(path[1])):
             instances = view.instances(str(path[1]))
-            yield Problem(path, f"{path[-1]} is {value}, but there are {instances} instances")
+            yield Violation(path, f"{path[-1]} is {value}, but there are {instances} instances")
 
 
 @rule(
@@ -59,7 +59,7 @@ def unreachable(view: JobView) -> Iterator[Problem]:
     "until a time-out, or for ever",
     fix="leave minFailedInstances out or write 1",
 )
-def failures_ignored(view: JobView) -> Iterator[Problem]:
+def failures_ignored(view: JobView) -> Iterator[Violation]:
     """Workers that train together cannot go on without one of them: the first failure must end
     the attempt, so that all restart."""
     for role in view.roles:
@@ -67,7 +67,7 @@ def failures_ignored(view: JobView) -> Iterator[Problem]:
         value = view.integer(*path)
         if value is not None and view.tasks > 1 and (value == -1 or value > 1):
             often = "no failure ends" if value == -1 else f"only {value} failures end"
-            yield Problem(path, f"{often} the attempt")
+            yield Violation(path, f"{often} the attempt")
 
 
 @rule(
@@ -78,7 +78,7 @@ def failures_ignored(view: JobView) -> Iterator[Problem]:
     fix="write completion.minSucceededInstances: -1 for roles that must not end the job, or the "
     "number of instances for the one that should",
 )
-def role_ends_job(view: JobView) -> Iterator[Problem]:
+def role_ends_job(view: JobView) -> Iterator[Violation]:
     """Each role has its own completion policy, and the first that is met decides for the job; the
     default is all tasks of that role."""
     if len(view.roles) < 2:
@@ -86,7 +86,7 @@ def role_ends_job(view: JobView) -> Iterator[Problem]:
     for role in view.roles:
         path = ("taskRoles", role, "completion", "minSucceededInstances")
         if not view.integer(*path):
-            yield Problem(path, f"{role!r} alone can end the job")
+            yield Violation(path, f"{role!r} alone can end the job")
 
 
 def _completions(view: JobView) -> Iterator[tuple[Path, int]]:
@@ -104,12 +104,12 @@ def _completions(view: JobView) -> Iterator[tuple[Path, int]]:
     consequence="the value has no effect",
     fix="use jobRetryCount: all tasks are retried together",
 )
-def task_retry(view: JobView) -> Iterator[Problem]:
+def task_retry(view: JobView) -> Iterator[Violation]:
     """taskRetryCount counts only with extras.gangAllocation: false."""
     for role in view.roles:
         path = ("taskRoles", role, "taskRetryCount")
         if view.gang and view.integer(*path):
-            yield Problem(path, f"taskRetryCount is {view.integer(*path)}")
+            yield Violation(path, f"taskRetryCount is {view.integer(*path)}")
 
 
 @rule(
@@ -118,11 +118,11 @@ def task_retry(view: JobView) -> Iterator[Problem]:
     consequence="FAILED for good on the first lost port or broken connection",
     fix="write jobRetryCount: 3 or more, and keep checkpoints on a storage",
 )
-def no_retry(view: JobView) -> Iterator[Problem]:
+def no_retry(view: JobView) -> Iterator[Violation]:
     """Ports are not reserved on the cluster and tasks start at different times, so a job of
     several tasks fails now and then through no fault of its own."""
     if view.tasks > 1 and view.mapping().get("jobRetryCount", 0) == 0:
-        yield Problem(("jobRetryCount",), f"{view.tasks} tasks and no retry")
+        yield Violation(("jobRetryCount",), f"{view.tasks} tasks and no retry")
 
 
 @rule(
@@ -131,11 +131,11 @@ def no_retry(view: JobView) -> Iterator[Problem]:
     consequence="the value is taken for true",
     fix="write true or false, or leave it out",
 )
-def gang_not_boolean(view: JobView) -> Iterator[Problem]:
+def gang_not_boolean(view: JobView) -> Iterator[Violation]:
     """Only the literal false turns gang allocation off; no, off and "false" are text."""
     value = view.extras.get("gangAllocation", True)
     if not isinstance(value, bool):
-        yield Problem(("extras", "gangAllocation"), f"{value!r} is not a truth value")
+        yield Violation(("extras", "gangAllocation"), f"{value!r} is not a truth value")
 
 
 @rule(
@@ -145,7 +145,7 @@ def gang_not_boolean(view: JobView) -> Iterator[Problem]:
     "or None, ports are wrong, and a rendezvous waits for ever",
     fix="leave gangAllocation out unless the tasks do not talk to each other",
 )
-def gang_off(view: JobView) -> Iterator[Problem]:
+def gang_off(view: JobView) -> Iterator[Violation]:
     """Without gang allocation no barrier waits until all tasks have an address."""
     if not view.gang and view.tasks > 1:
-        yield Problem(("extras", "gangAllocation"), f"{view.tasks} tasks without gang allocation")
+        yield Violation(("extras", "gangAllocation"), f"{view.tasks} tasks without gang allocation")

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 
 from ggs.pai.job.document import Document, Path, format_path
 from ggs.pai.job.model import Job, locate
+from ggs.text import shorten
 
 Severity = Literal["error", "warning"]
 # `openpai` is OpenPAI 1.8.1, `ltp` its successor; a file for `both` must suit either.
@@ -35,8 +36,8 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Problem:
-    """What a rule yields: the place and what stands there, and texts for this case if need be.
+class Violation:
+    """What a rule yields: where and what is wrong, and texts for this case if need be.
 
     `line` is for what has another line than the value at `path`: 0 takes that one's.
     """
@@ -52,7 +53,7 @@ class Problem:
 class Rule:
     """A check and what it is for; `fact` says why OpenPAI minds.
 
-    `check` is None for what is found while the text is read, before there is a job to check.
+    `check` is None for what shows while the text is read, before there is a job to check.
     """
 
     name: str
@@ -61,28 +62,24 @@ class Rule:
     consequence: str
     fix: str
     fact: str
-    check: Callable[[JobView], Iterator[Problem]] | None = None
+    check: Callable[[JobView], Iterator[Violation]] | None = None
 
-    def finding(self, problem: Problem, line: int) -> Finding:
-        """`problem` with this rule's texts where it brings none of its own."""
+    def finding(self, violation: Violation, line: int) -> Finding:
+        """`violation` with this rule's texts where it brings none of its own."""
         return Finding(
             line,
-            format_path(problem.path),
+            format_path(violation.path),
             self.name,
             self.severity,
-            _short(problem.message),
-            problem.consequence or self.consequence,
-            problem.fix or self.fix,
+            shorten(violation.message, _MAX_MESSAGE),
+            violation.consequence or self.consequence,
+            violation.fix or self.fix,
         )
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _MAX_MESSAGE else text[: _MAX_MESSAGE - 1] + "…"
 
 
 RULES: dict[str, Rule] = {}
 
-Check = Callable[["JobView"], Iterator[Problem]]
+Check = Callable[["JobView"], Iterator[Violation]]
 
 
 def rule(
@@ -119,14 +116,14 @@ class JobView:
 
     @cached_property
     def refusals(self) -> list[tuple[Path, ErrorDetails]]:
-        """All complaints of the typed model with their places; of several at one place the first."""
+        """All complaints of the typed model with their paths; of several at one path the first."""
         try:
             Job.model_validate(self.document.value)
         except ValidationError as error:
-            found: dict[Path, ErrorDetails] = {}
+            by_path: dict[Path, ErrorDetails] = {}
             for details in error.errors(include_url=False):
-                found.setdefault(locate(details, self.document)[0], details)
-            return list(found.items())
+                by_path.setdefault(locate(details, self.document)[0], details)
+            return list(by_path.items())
         return []
 
     def mapping(self, *path: str | int) -> dict[str, object]:
@@ -177,14 +174,14 @@ class JobView:
 
     def commands(self, role: str) -> list[tuple[Path, str]]:
         """What a task runs, in order: the deployment in use around the role's own commands."""
-        own = self._texts("taskRoles", role, "commands")
+        commands = self._texts("taskRoles", role, "commands")
         name = self.text("defaults", "deployment")
         for path, deployment in self.deployments:
             if name is not None and deployment.get("name") == name:
                 before = self._texts(*path, "taskRoles", role, "preCommands")
                 after = self._texts(*path, "taskRoles", role, "postCommands")
-                return [*before, *own, *after]
-        return own
+                return [*before, *commands, *after]
+        return commands
 
     def plugins(self) -> list[tuple[Path, dict[str, object]]]:
         """The runtime plugins under `extras`."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ggs.pai.job.document import Path
-from ggs.pai.validate.finding import JobView, Problem, rule
+from ggs.pai.validate.finding import JobView, Violation, rule
 
 _REPOSITORY = re.compile(r"[a-z\-_.0-9]+[/a-z\-_.0-9]*")
 _TAG = re.compile(r"[a-z\-_.0-9]+")
@@ -36,12 +36,12 @@ def _split(uri: str) -> tuple[str, str, str]:
     consequence=_CHECK_FAILS,
     fix="give the image a tag of lower-case letters, digits, . _ and -",
 )
-def image_tag(view: JobView) -> Iterator[Problem]:
+def image_tag(view: JobView) -> Iterator[Violation]:
     """The image check allows fewer tags than Docker: upper-case letters are refused."""
     for path, uri in _images(view):
         tag = _split(uri)[2]
         if tag and "@" not in uri and not _TAG.fullmatch(tag):
-            yield Problem(path, f"the tag {tag!r} is refused")
+            yield Violation(path, f"the tag {tag!r} is refused")
 
 
 @rule(
@@ -50,11 +50,11 @@ def image_tag(view: JobView) -> Iterator[Problem]:
     consequence=_CHECK_FAILS,
     fix="use a tag in place of the digest",
 )
-def image_digest(view: JobView) -> Iterator[Problem]:
+def image_digest(view: JobView) -> Iterator[Violation]:
     """The image check does not know name@sha256:… although Docker would accept it."""
     for path, uri in _images(view):
         if "@" in uri:
-            yield Problem(path, f"{uri!r} names the image by its digest")
+            yield Violation(path, f"{uri!r} names the image by its digest")
 
 
 @rule(
@@ -63,12 +63,12 @@ def image_digest(view: JobView) -> Iterator[Problem]:
     consequence=_CHECK_FAILS,
     fix="write [registry[:port]/]name[:tag] in lower case, without docker:// or https://",
 )
-def image_name(view: JobView) -> Iterator[Problem]:
+def image_name(view: JobView) -> Iterator[Violation]:
     """A repository has lower-case letters, digits, . _ - and / only."""
     for path, uri in _images(view):
         _, repository, _ = _split(uri)
         if "://" in uri or ("@" not in uri and not _REPOSITORY.fullmatch(repository)):
-            yield Problem(path, f"{uri!r} is no image name")
+            yield Violation(path, f"{uri!r} is no image name")
 
 
 @rule(
@@ -78,11 +78,11 @@ def image_name(view: JobView) -> Iterator[Problem]:
     "different code",
     fix="give the image a tag of its own for each version",
 )
-def image_latest(view: JobView) -> Iterator[Problem]:
+def image_latest(view: JobView) -> Iterator[Violation]:
     """imagePullPolicy is Always, and a retried job starts with whatever the tag then names."""
     for path, uri in _images(view):
         if "@" not in uri and "://" not in uri and _split(uri)[2] in ("", "latest"):
-            yield Problem(path, f"{uri!r} may name another image tomorrow")
+            yield Violation(path, f"{uri!r} may name another image tomorrow")
 
 
 @rule(
@@ -92,12 +92,12 @@ def image_latest(view: JobView) -> Iterator[Problem]:
     consequence="LTP answers 400 InvalidImageError where the cluster allows its own registry only",
     fix="push the image to the cluster's registry and name it with the registry's host",
 )
-def image_docker_hub(view: JobView) -> Iterator[Problem]:
+def image_docker_hub(view: JobView) -> Iterator[Violation]:
     """An image without a registry's host comes from Docker Hub, which LTP clusters often
     disable."""
     for path, uri in _images(view):
         if "://" not in uri and _split(uri)[0] in ("", "docker.io", "index.docker.io"):
-            yield Problem(path, f"{uri!r} comes from Docker Hub")
+            yield Violation(path, f"{uri!r} comes from Docker Hub")
 
 
 @rule(
@@ -106,13 +106,13 @@ def image_docker_hub(view: JobView) -> Iterator[Problem]:
     consequence="the server answers 500: its template engine renders text only",
     fix="put the value between quotes",
 )
-def auth_type(view: JobView) -> Iterator[Problem]:
+def auth_type(view: JobView) -> Iterator[Violation]:
     """The server renders every value of auth, also of keys that its schema does not know."""
     for path, _ in view.prerequisites:
         for key, value in view.mapping(*path, "auth").items():
             known = key in ("username", "password", "registryuri")  # these the schema checks
             if not known and not isinstance(value, str):
-                yield Problem((*path, "auth", key), f"{key} is not text")
+                yield Violation((*path, "auth", key), f"{key} is not text")
 
 
 @rule(
@@ -121,9 +121,9 @@ def auth_type(view: JobView) -> Iterator[Problem]:
     consequence="everybody who may see the job's configuration can read the password",
     fix="put it under secrets and write <% $secrets.name %>",
 )
-def auth_plain(view: JobView) -> Iterator[Problem]:
+def auth_plain(view: JobView) -> Iterator[Violation]:
     """The server masks only what stands under secrets; auth may refer to it."""
     for path, _ in view.prerequisites:
         password = view.text(*path, "auth", "password")
         if password and "$secrets" not in password:
-            yield Problem((*path, "auth", "password"), "a password stands in the job file")
+            yield Violation((*path, "auth", "password"), "a password stands in the job file")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ggs.pai.job.protocol import PLUGIN_PREFIX
-from ggs.pai.validate.finding import JobView, Problem, rule
+from ggs.pai.validate.finding import JobView, Violation, rule
 
 _PLUGINS = ("ssh", "tensorboard", "cmd", "git", "teamwise_storage")
 _INIT_FAILS = "the init container fails on every attempt, until jobRetryCount is used up"
@@ -18,17 +18,17 @@ _PORTS_OF_JOBS = range(15000, 40000)
     consequence=_INIT_FAILS + ", whatever the failurePolicy",
     fix=f"use one of {', '.join(_PLUGINS)}",
 )
-def unknown_plugin(view: JobView) -> Iterator[Problem]:
+def unknown_plugin(view: JobView) -> Iterator[Violation]:
     """The runtime has the plugins ssh, tensorboard, cmd, git and teamwise_storage."""
     for path, item in view.plugins():
         if isinstance(item.get("plugin"), str) and item["plugin"] not in _PLUGINS:
-            yield Problem((*path, "plugin"), f"there is no plugin {item['plugin']!r}")
+            yield Violation((*path, "plugin"), f"there is no plugin {item['plugin']!r}")
     for path, item in view.prerequisites:
         plugin = item.get("plugin")
         if isinstance(plugin, str) and plugin.startswith(f"{PLUGIN_PREFIX}."):
             name = plugin.removeprefix(f"{PLUGIN_PREFIX}.")
             if name not in _PLUGINS:
-                yield Problem((*path, "plugin"), f"there is no plugin {name!r}")
+                yield Violation((*path, "plugin"), f"there is no plugin {name!r}")
 
 
 @rule(
@@ -37,12 +37,12 @@ def unknown_plugin(view: JobView) -> Iterator[Problem]:
     consequence="any other word counts as fail",
     fix="write fail or ignore",
 )
-def failure_policy(view: JobView) -> Iterator[Problem]:
+def failure_policy(view: JobView) -> Iterator[Violation]:
     """failurePolicy is fail (the default) or ignore."""
     for path, item in view.plugins():
         policy = item.get("failurePolicy", "fail")
         if policy not in ("fail", "ignore"):
-            yield Problem((*path, "failurePolicy"), f"failurePolicy is {policy!r}")
+            yield Violation((*path, "failurePolicy"), f"failurePolicy is {policy!r}")
 
 
 @rule(
@@ -51,12 +51,12 @@ def failure_policy(view: JobView) -> Iterator[Problem]:
     consequence="the plugin runs nowhere in that role, without a message",
     fix="use the names of roles",
 )
-def plugin_role(view: JobView) -> Iterator[Problem]:
+def plugin_role(view: JobView) -> Iterator[Violation]:
     """taskroles limits a plugin to some roles."""
     for path, _ in view.plugins():
         for index, role in enumerate(view.sequence(*path, "taskroles")):
             if isinstance(role, str) and role not in view.roles:
-                yield Problem((*path, "taskroles", index), f"there is no role {role!r}")
+                yield Violation((*path, "taskroles", index), f"there is no role {role!r}")
 
 
 @rule(
@@ -65,11 +65,11 @@ def plugin_role(view: JobView) -> Iterator[Problem]:
     consequence="it works on OpenPAI 1.8.1 only because the server rewrites it",
     fix="write extras.storages: [{name: …}]",
 )
-def deprecated_plugin(view: JobView) -> Iterator[Problem]:
+def deprecated_plugin(view: JobView) -> Iterator[Violation]:
     """teamwise_storage was replaced by extras.storages, and is dropped when both are there."""
     for path, item in view.plugins():
         if item.get("plugin") == "teamwise_storage":
-            yield Problem((*path, "plugin"), "teamwise_storage is deprecated")
+            yield Violation((*path, "plugin"), "teamwise_storage is deprecated")
 
 
 @rule(
@@ -79,11 +79,11 @@ def deprecated_plugin(view: JobView) -> Iterator[Problem]:
     "run; without root or network the job fails",
     fix="add failurePolicy: ignore, or remove the plugin",
 )
-def ssh_plugin(view: JobView) -> Iterator[Problem]:
+def ssh_plugin(view: JobView) -> Iterator[Violation]:
     """The ssh plugin installs openssh-server with apt-get if it is missing."""
     for path, item in view.plugins():
         if item.get("plugin") == "ssh" and item.get("failurePolicy") != "ignore":
-            yield Problem(path, "a failure of the ssh plugin fails the job")
+            yield Violation(path, "a failure of the ssh plugin fails the job")
 
 
 @rule(
@@ -93,7 +93,7 @@ def ssh_plugin(view: JobView) -> Iterator[Problem]:
     "30 minutes they exit with 249, never retried",
     fix="write jobssh: false and sshbarrier: false",
 )
-def ssh_barrier(view: JobView) -> Iterator[Problem]:
+def ssh_barrier(view: JobView) -> Iterator[Violation]:
     """jobssh is broken in OpenPAI 1.8's runtime and often disabled on LTP; the ssh barrier
     deadlocks when a task ends early."""
     for path, item in view.plugins():
@@ -101,7 +101,7 @@ def ssh_barrier(view: JobView) -> Iterator[Problem]:
             continue
         for key in ("jobssh", "sshbarrier"):
             if view.document.get(*path, "parameters", key) is True:
-                yield Problem((*path, "parameters", key), f"{key} is true")
+                yield Violation((*path, "parameters", key), f"{key} is true")
 
 
 @rule(
@@ -110,11 +110,11 @@ def ssh_barrier(view: JobView) -> Iterator[Problem]:
     consequence="the job fails where the image has no tensorboard or the log folder does not exist",
     fix="add failurePolicy: ignore, and create the folder in a command",
 )
-def tensorboard_plugin(view: JobView) -> Iterator[Problem]:
+def tensorboard_plugin(view: JobView) -> Iterator[Violation]:
     """The tensorboard plugin runs the image's own tensorboard on task 0 of the first role."""
     for path, item in view.plugins():
         if item.get("plugin") == "tensorboard" and item.get("failurePolicy") != "ignore":
-            yield Problem(path, "a failure of the tensorboard plugin fails the job")
+            yield Violation(path, "a failure of the tensorboard plugin fails the job")
 
 
 @rule(
@@ -123,16 +123,16 @@ def tensorboard_plugin(view: JobView) -> Iterator[Problem]:
     consequence="refused by the portal; by REST " + _INIT_FAILS,
     fix="write port: <number> and logdir: {name: path}",
 )
-def tensorboard_parameters(view: JobView) -> Iterator[Problem]:
+def tensorboard_parameters(view: JobView) -> Iterator[Violation]:
     """The tensorboard plugin needs a port and at least one log folder by name."""
     for path, item in view.plugins():
         if item.get("plugin") != "tensorboard":
             continue
         parameters = (*path, "parameters")
         if view.document.get(*parameters, "port") is None:
-            yield Problem((*parameters, "port"), "the port is missing")
+            yield Violation((*parameters, "port"), "the port is missing")
         if not view.mapping(*parameters, "logdir"):
-            yield Problem((*parameters, "logdir"), "logdir names no folder")
+            yield Violation((*parameters, "logdir"), "logdir names no folder")
 
 
 @rule(
@@ -141,7 +141,7 @@ def tensorboard_parameters(view: JobView) -> Iterator[Problem]:
     consequence="another job on the node may use the same port: tensorboard does not start",
     fix="choose an uncommon port between 1024 and 15000",
 )
-def tensorboard_port(view: JobView) -> Iterator[Problem]:
+def tensorboard_port(view: JobView) -> Iterator[Violation]:
     """Tasks share their node's network; 6006 is everybody's choice, and OpenPAI gives ports from
     15000 to 39999 to its jobs."""
     for path, item in view.plugins():
@@ -149,4 +149,4 @@ def tensorboard_port(view: JobView) -> Iterator[Problem]:
         if item.get("plugin") != "tensorboard" or port is None:
             continue
         if port == 6006 or not 1024 <= port <= 65535 or port in _PORTS_OF_JOBS:
-            yield Problem((*path, "parameters", "port"), f"port {port} is likely to be taken")
+            yield Violation((*path, "parameters", "port"), f"port {port} is likely to be taken")

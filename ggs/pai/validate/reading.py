@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ggs.pai.job.document import MAX_BYTES, MAX_DEPTH, MAX_VALUES
-from ggs.pai.validate.finding import RULES, JobView, Problem, Rule, rule
+from ggs.pai.validate.finding import RULES, JobView, Rule, Violation, rule
 
 _BAD_YAML = "the server answers 500 with its YAML reader's message"
 
@@ -58,7 +58,7 @@ for _name, _consequence, _fix, _fact in (
     consequence=_BAD_YAML,
     fix="keep one of the two",
 )
-def duplicate_key(view: JobView) -> Iterator[Problem]:
+def duplicate_key(view: JobView) -> Iterator[Violation]:
     """A mapping may not contain a key twice; other readers silently take the last."""
     yield from _notes(view, "yaml-duplicate-key")
 
@@ -69,13 +69,13 @@ def duplicate_key(view: JobView) -> Iterator[Problem]:
     consequence="the job depends on which program reads the file",
     fix="put it between quotes if it is text, else write a plain number, true or false",
 )
-def scalar(view: JobView) -> Iterator[Problem]:
+def scalar(view: JobView) -> Iterator[Violation]:
     """OpenPAI reads YAML 1.1 without yes and no, LTP reads YAML 1.2, Python tools read all of
     1.1: 012 is 10 or 12, 1:30 is 90 or text, yes is text or true."""
     yield from _notes(view, "yaml-scalar")
 
 
-def _notes(view: JobView, name: str) -> Iterator[Problem]:
+def _notes(view: JobView, name: str) -> Iterator[Violation]:
     for note in view.document.notes:
         if note.rule == name:
-            yield Problem(note.path, note.message, line=note.line)
+            yield Violation(note.path, note.message, line=note.line)

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from ggs.pai.job.document import DocumentError, read_text
+from ggs.pai.job.document import DocumentError, load
 from ggs.pai.validate.finding import Finding, Target
 from ggs.pai.validate.run_rules import refusal, validate
 
 _STYLES = {"error": "bold red", "warning": "yellow"}
+
+
+def show(file: Path, findings: Sequence[Finding], console: Console | None = None) -> int:
+    """Print a file's findings; the exit code is 1 if there is an error among them, else 0.
+
+    A pipe gets one finding a line, `FILE:LINE: severity: path: message [rule]; …`.
+    """
+    console = console or Console(highlight=False, soft_wrap=True)
+    for finding in findings:
+        console.print(_block(file, finding) if console.is_terminal else _line(file, finding))
+    errors = sum(finding.severity == "error" for finding in findings)
+    console.print(_summary(file, errors, len(findings) - errors))
+    return 1 if errors else 0
 
 
 def report(
@@ -21,24 +34,19 @@ def report(
     """Print every finding of every file; the exit code says the worst.
 
     0: no errors (warnings are printed), 1: at least one error, 2: a file that cannot be opened.
-    A pipe gets one finding a line, `FILE:LINE: severity: path: message [rule]; …`.
     """
     console = console or Console(highlight=False, soft_wrap=True)
     code = 0
     for file in files:
         try:
-            findings = validate(read_text(file), target=target)
+            findings = validate(load(file), target=target)
         except DocumentError as error:
             findings = [refusal(error)]
         except OSError as error:
             console.print(Text(f"{file}: cannot be read: {error.strerror}"))
             code = 2
             continue
-        for finding in findings:
-            console.print(_block(file, finding) if console.is_terminal else _line(file, finding))
-        errors = sum(finding.severity == "error" for finding in findings)
-        console.print(_summary(file, errors, len(findings) - errors))
-        code = max(code, 1 if errors else 0)
+        code = max(code, show(file, findings, console))
     return code
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ggs.pai.job.document import DocumentError, parse
+from ggs.pai.job.document import Document, DocumentError, parse
 from ggs.pai.validate import (  # noqa: F401  imported for the rules that they register
     commands,
     completion,
-    extras,
     hived,
     images,
     plugins,
@@ -17,19 +16,20 @@ from ggs.pai.validate import (  # noqa: F401  imported for the rules that they r
     references,
     roles,
     schema,
+    shell_variables,
+    storages,
     templates,
-    variables,
 )
-from ggs.pai.validate.finding import RULES, Finding, JobView, Problem, Target
+from ggs.pai.validate.finding import RULES, Finding, JobView, Target, Violation
 
 
-def validate(text: str, *, target: Target = "both") -> list[Finding]:
-    """All problems of a job file's text, in the order of its lines.
+def validate(job: Document | str, *, target: Target = "both") -> list[Finding]:
+    """All problems of a job file, parsed or as text, in the order of its lines.
 
     `target`: the cluster that the file is meant for; `both` reports what either minds.
     """
     try:
-        view = JobView(parse(text))
+        view = JobView(parse(job) if isinstance(job, str) else job)
     except DocumentError as error:
         return [refusal(error)]
     return sorted(set(_findings(view, target)))
@@ -37,7 +37,7 @@ def validate(text: str, *, target: Target = "both") -> list[Finding]:
 
 def refusal(error: DocumentError) -> Finding:
     """The one finding of a text that could not be read."""
-    return RULES[error.rule].finding(Problem((), error.message), error.line)
+    return RULES[error.rule].finding(Violation((), error.message), error.line)
 
 
 def _findings(view: JobView, target: Target) -> Iterator[Finding]:

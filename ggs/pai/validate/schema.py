@@ -11,11 +11,12 @@ from pydantic_core import ErrorDetails
 from ggs.pai.job import protocol
 from ggs.pai.job.document import Path, to_text
 from ggs.pai.job.model import Job
-from ggs.pai.validate.finding import JobView, Problem, rule
+from ggs.pai.validate.finding import JobView, Violation, rule
+from ggs.text import shorten
 
 _REFUSED = "the server answers 400 InvalidProtocolError and stores nothing"
 
-# Keys that people write in the wrong place, and where OpenPAI reads them.
+# Keys that people write where they do not belong, and where OpenPAI reads them.
 _BELONGS = {
     "hivedScheduler": "extras.hivedScheduler",
     "gangAllocation": "extras.gangAllocation",
@@ -68,7 +69,7 @@ _ADVICE = {
 
 
 def _complaints(view: JobView, *wanted: str) -> Iterator[tuple[Path, ErrorDetails]]:
-    """The model's complaints of some kinds, each place once.
+    """The model's complaints of some kinds, one for each path.
 
     `extras` is not part of the server's schema and has its own rules.
     """
@@ -84,7 +85,7 @@ def _spelled(value: object) -> str:
     if isinstance(value, (dict, list)):
         return "a mapping" if isinstance(value, dict) else "a list"
     text = to_text(value)
-    text = text if len(text) <= 60 else text[:57] + "…"
+    text = shorten(text, 60)
     return f"the text {text!r}" if isinstance(value, str) else text
 
 
@@ -108,12 +109,12 @@ def _advice(error: ErrorDetails, default: str = "") -> str:
     consequence=_REFUSED,
     fix="add the key",
 )
-def missing(view: JobView) -> Iterator[Problem]:
+def missing(view: JobView) -> Iterator[Violation]:
     """The server's schema requires protocolVersion, name, type and taskRoles; in a role
     dockerImage, resourcePerInstance (cpu, memoryMB, gpu) and commands; in a prerequisite name and
     type, and uri for an image."""
     for path, _ in _complaints(view, "missing"):
-        yield Problem(path, f"{path[-1]} is missing")
+        yield Violation(path, f"{path[-1]} is missing")
 
 
 @rule(
@@ -122,7 +123,7 @@ def missing(view: JobView) -> Iterator[Problem]:
     consequence=_REFUSED,
     fix="remove the key",
 )
-def unknown_key(view: JobView) -> Iterator[Problem]:
+def unknown_key(view: JobView) -> Iterator[Violation]:
     """The server refuses any key that its schema does not name, except in parameters, secrets,
     extras, defaults, and prerequisites that are not images."""
     for path, _ in _complaints(view, "unknown"):
@@ -131,11 +132,11 @@ def unknown_key(view: JobView) -> Iterator[Problem]:
             continue
         close = difflib.get_close_matches(key, _siblings(path), 1)
         if key in _BELONGS:
-            yield Problem(path, f"{key} does not belong here", f"move it to {_BELONGS[key]}")
+            yield Violation(path, f"{key} does not belong here", f"move it to {_BELONGS[key]}")
         elif close:
-            yield Problem(path, f"the key {key} is unknown", f"did you mean {close[0]}?")
+            yield Violation(path, f"the key {key} is unknown", f"did you mean {close[0]}?")
         else:
-            yield Problem(path, f"the key {key} is unknown")
+            yield Violation(path, f"the key {key} is unknown")
 
 
 def _siblings(path: Path) -> list[str]:
@@ -150,7 +151,7 @@ def _siblings(path: Path) -> list[str]:
     elif path[-2:-1] == ("completion",):
         model = protocol.Completion
     elif path[0] == "taskRoles":
-        model = protocol.TaskRole
+        model = protocol.RoleSpec
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
@@ -160,11 +161,11 @@ def _siblings(path: Path) -> list[str]:
     consequence=_REFUSED,
     fix="add an entry, or leave the key out where it is optional",
 )
-def empty(view: JobView) -> Iterator[Problem]:
+def empty(view: JobView) -> Iterator[Violation]:
     """prerequisites, deployments, taskRoles, commands, preCommands, postCommands and ports may
     not be empty."""
     for path, _ in _complaints(view, "empty"):
-        yield Problem(path, f"{path[-1]} is empty")
+        yield Violation(path, f"{path[-1]} is empty")
 
 
 @rule(
@@ -173,14 +174,14 @@ def empty(view: JobView) -> Iterator[Problem]:
     consequence=_REFUSED,
     fix="write a value that the schema allows",
 )
-def value(view: JobView) -> Iterator[Problem]:
+def value(view: JobView) -> Iterator[Violation]:
     """protocolVersion is 2, type is job; names have 1 to 255 letters, digits, - and _; roles and
     port labels start with a letter or _ and have no -; instances is at least 1, jobRetryCount at
     least 0; a prerequisite's type is dockerimage, script, output or data."""
     for path, error in _complaints(view, "value"):
         # A key that is wrong is reported at the key, not with the value below it.
-        found = path[-1] if error["loc"][-1] == "[key]" else view.document.get(*path)
-        yield Problem(path, f"{_spelled(found)} is not allowed here", _advice(error))
+        written = path[-1] if error["loc"][-1] == "[key]" else view.document.get(*path)
+        yield Violation(path, f"{_spelled(written)} is not allowed here", _advice(error))
 
 
 @rule(
@@ -189,7 +190,7 @@ def value(view: JobView) -> Iterator[Problem]:
     consequence=_REFUSED,
     fix="write a value of the type that the schema asks for",
 )
-def wrong_type(view: JobView) -> Iterator[Problem]:
+def wrong_type(view: JobView) -> Iterator[Violation]:
     """The server converts nothing: a number in quotes is not an integer, and an unquoted number
     or truth value is not text (commands are the usual place)."""
     for path, error in _complaints(view, "type"):
@@ -198,9 +199,9 @@ def wrong_type(view: JobView) -> Iterator[Problem]:
             # The schema forgets to say that these are mappings, and the code behind it assumes it.
             forgotten = path[-1] in ("taskRoles", "ports") and path[-2:-1] != ("taskRoles",)
             consequence = "the server answers 500, or stores a job that never runs"
-            yield Problem(path, message, _advice(error), consequence if forgotten else "")
+            yield Violation(path, message, _advice(error), consequence if forgotten else "")
         else:
-            yield Problem(path, "the file is not a mapping of keys to values")
+            yield Violation(path, "the file is not a mapping of keys to values")
 
 
 @rule(
@@ -210,10 +211,10 @@ def wrong_type(view: JobView) -> Iterator[Problem]:
     consequence="OpenPAI 1.8.1 answers 400: it does not know the key",
     fix="leave jobType out: LTP does not require it",
 )
-def job_type(view: JobView) -> Iterator[Problem]:
+def job_type(view: JobView) -> Iterator[Violation]:
     """jobType is a key of LTP alone."""
     if view.document.get("jobType") is not None:
-        yield Problem(("jobType",), "jobType exists only on LTP")
+        yield Violation(("jobType",), "jobType exists only on LTP")
 
 
 @rule(
@@ -223,11 +224,11 @@ def job_type(view: JobView) -> Iterator[Problem]:
     consequence="LTP answers 400",
     fix="write training, inference or others",
 )
-def job_type_value(view: JobView) -> Iterator[Problem]:
+def job_type_value(view: JobView) -> Iterator[Violation]:
     """LTP's jobType is training, inference or others."""
-    found = view.document.get("jobType")
-    if found is not None and found not in ("training", "inference", "others"):
-        yield Problem(("jobType",), f"{_spelled(found)} is no jobType")
+    job_type = view.document.get("jobType")
+    if job_type is not None and job_type not in ("training", "inference", "others"):
+        yield Violation(("jobType",), f"{_spelled(job_type)} is no jobType")
 
 
 @rule(
@@ -237,7 +238,7 @@ def job_type_value(view: JobView) -> Iterator[Problem]:
     "task's init container does, on every attempt",
     fix="write a value of the type that OpenPAI's code reads",
 )
-def extras_type(view: JobView) -> Iterator[Problem]:
+def extras_type(view: JobView) -> Iterator[Violation]:
     """storages is a list of mappings with a name, com.microsoft.pai.runtimeplugin a list of
     mappings with plugin and a mapping of parameters; hivedScheduler is a mapping that HiveD
     clusters check (400)."""
@@ -246,7 +247,7 @@ def extras_type(view: JobView) -> Iterator[Problem]:
             continue
         if error["type"] in ("missing", "too_short"):
             state = "missing" if error["type"] == "missing" else "empty"
-            yield Problem(path, f"{path[-1]} is {state}", "add it, or remove what it belongs to")
+            yield Violation(path, f"{path[-1]} is {state}", "add it, or remove what it belongs to")
         else:
             message = f"{_spelled(view.document.get(*path))} cannot stand here"
-            yield Problem(path, message, _advice(error))
+            yield Violation(path, message, _advice(error))

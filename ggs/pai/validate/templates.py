@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ggs.pai.job.document import Path, format_path, walk
 from ggs.pai.job.template import MISSING, Reference, lookup, references, unclosed
-from ggs.pai.validate.finding import JobView, Problem, rule
+from ggs.pai.validate.finding import JobView, Violation, rule
 
 _ROOTS = ("$parameters", "$secrets", "$script", "$output", "$data")
 _CONFIDENTIAL = re.compile(r"passw(or)?d|secret|token|api_?key|credential", re.IGNORECASE)
@@ -42,7 +42,7 @@ def _context(view: JobView, role: str | None) -> dict[str, object]:
     return context
 
 
-def _found(view: JobView) -> Iterator[tuple[Path, Reference, object, bool]]:
+def _resolved(view: JobView) -> Iterator[tuple[Path, Reference, object, bool]]:
     """Path, reference, value and whether a plugin reads it, of every plain reference."""
     contexts: dict[str | None, dict[str, object]] = {}
     for path, text, role, plugin in _rendered(view):
@@ -58,11 +58,11 @@ def _found(view: JobView) -> Iterator[tuple[Path, Reference, object, bool]]:
     consequence="the server answers 500: Unclosed tag",
     fix="end the reference with %>",
 )
-def template_unclosed(view: JobView) -> Iterator[Problem]:
+def template_unclosed(view: JobView) -> Iterator[Violation]:
     """A command with <% and no %> is a syntax error for the server's template engine."""
     for path, text, _, plugin in _rendered(view):
         if not plugin and unclosed(text):
-            yield Problem(path, "a <% has no %>")
+            yield Violation(path, "a <% has no %>")
 
 
 @rule(
@@ -71,13 +71,13 @@ def template_unclosed(view: JobView) -> Iterator[Problem]:
     consequence="the reference vanishes from the command, or the server answers 500",
     fix="write <% $parameters.name %>",
 )
-def template_kind(view: JobView) -> Iterator[Problem]:
+def template_kind(view: JobView) -> Iterator[Violation]:
     """Of mustache's language the server keeps text and plain names: sections, partials, comments
     and unescaped names are dropped."""
     for path, text, _, plugin in _rendered(view):
         for reference in references(text):
             if reference.kind and not plugin:
-                yield Problem(path, f"<%{reference.kind} {reference.name} %> is not supported")
+                yield Violation(path, f"<%{reference.kind} {reference.name} %> is not supported")
 
 
 @rule(
@@ -87,10 +87,10 @@ def template_kind(view: JobView) -> Iterator[Problem]:
     "task fails and is retried until jobRetryCount is used up",
     fix="write a name that stands under parameters or secrets",
 )
-def template_unknown(view: JobView) -> Iterator[Problem]:
+def template_unknown(view: JobView) -> Iterator[Violation]:
     """An unknown or null reference is left as it stands; in a job with secrets it becomes empty;
     in a plugin's parameters the init container dies of it."""
-    for path, reference, value, plugin in _found(view):
+    for path, reference, value, plugin in _resolved(view):
         root = reference.name.partition(".")[0].partition("[")[0]
         if value is not MISSING or (plugin and not reference.name.startswith("$")):
             continue
@@ -102,7 +102,7 @@ def template_unknown(view: JobView) -> Iterator[Problem]:
         elif view.secrets:
             consequence = "the reference becomes empty without a message, for the job has secrets"
         fix = "" if root in _ROOTS else f"references start with {', '.join(_ROOTS)}"
-        yield Problem(path, f"<% {reference.name} %> names nothing", fix, consequence)
+        yield Violation(path, f"<% {reference.name} %> names nothing", fix, consequence)
 
 
 @rule(
@@ -111,11 +111,11 @@ def template_unknown(view: JobView) -> Iterator[Problem]:
     consequence="the init container fails on every attempt, until jobRetryCount is used up",
     fix="put the parameter's value between quotes, or write it out here",
 )
-def template_not_text(view: JobView) -> Iterator[Problem]:
+def template_not_text(view: JobView) -> Iterator[Violation]:
     """In a plugin's parameters only text can be inserted: a number kills the init container."""
-    for path, reference, value, plugin in _found(view):
+    for path, reference, value, plugin in _resolved(view):
         if plugin and value is not MISSING and not isinstance(value, str):
-            yield Problem(path, f"<% {reference.name} %> is not text")
+            yield Violation(path, f"<% {reference.name} %> is not text")
 
 
 @rule(
@@ -124,12 +124,12 @@ def template_not_text(view: JobView) -> Iterator[Problem]:
     consequence="the command gets [object Object], or a list's values with commas between them",
     fix="name one value: <% $parameters.name.key %>, <% $parameters.name[0] %>",
 )
-def template_structure(view: JobView) -> Iterator[Problem]:
+def template_structure(view: JobView) -> Iterator[Violation]:
     """A reference to a mapping or a list is inserted as JavaScript writes it."""
-    for path, reference, value, plugin in _found(view):
+    for path, reference, value, plugin in _resolved(view):
         if not plugin and isinstance(value, (dict, list)):
             kind = "mapping" if isinstance(value, dict) else "list"
-            yield Problem(path, f"<% {reference.name} %> names a {kind}")
+            yield Violation(path, f"<% {reference.name} %> names a {kind}")
 
 
 @rule(
@@ -139,7 +139,7 @@ def template_structure(view: JobView) -> Iterator[Problem]:
     fix="write the value, or use a YAML anchor: `image: &image …` under parameters and "
     "`uri: *image` here",
 )
-def template_elsewhere(view: JobView) -> Iterator[Problem]:
+def template_elsewhere(view: JobView) -> Iterator[Violation]:
     """References are replaced in commands, plugin parameters and an image's auth, nowhere
     else."""
     rendered = {path for path, *_ in _rendered(view)}
@@ -148,7 +148,7 @@ def template_elsewhere(view: JobView) -> Iterator[Problem]:
             continue
         inside = path and path[0] in ("name", "prerequisites", "taskRoles", "defaults", "extras")
         if inside and path[2:3] != ("auth",):
-            yield Problem(path, f"{references(value)[0].name} is not replaced here")
+            yield Violation(path, f"{references(value)[0].name} is not replaced here")
 
 
 @rule(
@@ -157,11 +157,11 @@ def template_elsewhere(view: JobView) -> Iterator[Problem]:
     consequence="the inner reference stays as it is",
     fix="write the value out",
 )
-def template_nested(view: JobView) -> Iterator[Problem]:
+def template_nested(view: JobView) -> Iterator[Violation]:
     """Values are inserted once: a reference inside a parameter is not replaced in turn."""
     for path, value in walk(view.parameters, ("parameters",)):
         if isinstance(value, str) and references(value):
-            yield Problem(path, f"{references(value)[0].name} inside a parameter")
+            yield Violation(path, f"{references(value)[0].name} inside a parameter")
 
 
 @rule(
@@ -171,12 +171,12 @@ def template_nested(view: JobView) -> Iterator[Problem]:
     fix="read it from /usr/local/pai/secrets/secrets.yaml in the container, or choose one "
     "without & < > \" and '",
 )
-def secret_escaped(view: JobView) -> Iterator[Problem]:
+def secret_escaped(view: JobView) -> Iterator[Violation]:
     """The init container inserts secrets with an HTML template engine."""
-    for path, reference, value, plugin in _found(view):
+    for path, reference, value, plugin in _resolved(view):
         secret = reference.name.startswith("$secrets") and not plugin
         if secret and isinstance(value, str) and html.escape(value) != value:
-            yield Problem(path, f"<% {reference.name} %> has characters that are escaped")
+            yield Violation(path, f"<% {reference.name} %> has characters that are escaped")
 
 
 @rule(
@@ -185,12 +185,12 @@ def secret_escaped(view: JobView) -> Iterator[Problem]:
     consequence="everybody who may see the job's configuration can read the secrets",
     fix="write `secrets:` at the start of a line, in block style",
 )
-def secret_not_masked(view: JobView) -> Iterator[Problem]:
+def secret_not_masked(view: JobView) -> Iterator[Violation]:
     """The server masks what stands between a line that begins with secrets: and the next line
     that begins with a letter, digit or _; a key that is quoted, spaced or indented stays
     readable."""
     if view.secrets and not re.search(r"^secrets:", view.document.text, re.M):
-        yield Problem(("secrets",), "the secrets are not masked in the stored configuration")
+        yield Violation(("secrets",), "the secrets are not masked in the stored configuration")
 
 
 @rule(
@@ -199,8 +199,8 @@ def secret_not_masked(view: JobView) -> Iterator[Problem]:
     consequence="everybody who may see the job's configuration can read it",
     fix="move it under secrets and write <% $secrets.name %>",
 )
-def secret_in_parameters(view: JobView) -> Iterator[Problem]:
+def secret_in_parameters(view: JobView) -> Iterator[Violation]:
     """Parameters are stored as they stand; only secrets are masked."""
     for path, value in walk(view.parameters, ("parameters",)):
         if isinstance(value, str) and value and _CONFIDENTIAL.search(str(path[-1])):
-            yield Problem(path, f"{format_path(path)} looks like a secret")
+            yield Violation(path, f"{format_path(path)} looks like a secret")

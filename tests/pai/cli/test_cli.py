@@ -176,6 +176,34 @@ def test_a_setting_that_the_file_has_not(pai: Pai, known: FakePAI, file: str) ->
     assert not known.requests
 
 
+@pytest.mark.parametrize(
+    ("arguments", "passes"),
+    [
+        (("validate",), 1),
+        (("submit", "--dry-run"), 1),
+        (("submit", "--dry-run", "--set", "epochs=5", "--set", "rate=0.2", "--name", "two"), 2),
+        (("run-local", "--engine", "process"), 1),
+        (("run-local", "--engine", "process", "--set", "epochs=5"), 2),
+    ],
+)
+def test_a_file_is_parsed_once_and_once_more_where_it_is_changed(
+    pai: Pai, file: str, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], passes: int
+) -> None:
+    text = Path(file).read_text().replace("  epochs: 3", "  epochs: 3\n  rate: 0.1")
+    Path(file).write_text(text)
+    reads = []
+    start = yaml.reader.Reader.__init__
+
+    def count(reader: yaml.reader.Reader, stream: str) -> None:
+        reads.append(stream)
+        start(reader, stream)
+
+    monkeypatch.setattr(yaml.reader.Reader, "__init__", count)
+    monkeypatch.chdir(Path(file).parent)
+    assert pai("job", *arguments, file)[0] == 0
+    assert len(reads) == passes
+
+
 def test_a_taken_name(pai: Pai, known: FakePAI, file: str) -> None:
     known.add_job("one")
     code, _, err = pai("job", "submit", file)

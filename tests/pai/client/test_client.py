@@ -1,5 +1,7 @@
+import itertools
 import json
 import logging
+import select
 import socket
 import time
 from collections.abc import Callable
@@ -9,20 +11,21 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
+import httpcore
 import pytest
+from httpcore._backends.sync import SyncStream
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ggs.errors import ConfigurationError, PAIError, ServerRefusedError, UnreachableError
 from ggs.pai.client import status, transport
-from ggs.pai.client.client import Client
 from ggs.pai.client.clusters import Cluster
-from ggs.pai.client.responses import Answer, complaints, refusal
+from ggs.pai.client.responses import Response, complaints, refusal
+from ggs.pai.client.rest import Client
 from ggs.pai.client.transport import Limits
 from tests.pai import fake_server as fake
 from tests.pai.conftest import JOB, QUICK
 from tests.pai.fake_server import LOG_TOKEN, PASSWORD, TOKEN, FakePAI
-from tests.waiting import until
 
 TEXT = JOB.format(name="one")
 
@@ -270,29 +273,49 @@ def test_reading_is_not_repeated_for_ever(server: FakePAI, client: Client, fault
     one_line(error)
 
 
-# Silence takes as long as the client's patience. Where an answer is to come it must outlast a machine that
-# gives the server's thread no processor for seconds; where none is, no answer can be too late.
-PATIENT, IMPATIENT = replace(QUICK, read=8), replace(QUICK, read=1.5)
+@pytest.fixture
+def silence_is_known(openpai: FakePAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's time-out is over as soon as the server has decided to say nothing, and not before."""
+    read = SyncStream.read
+
+    def wait(stream: SyncStream, max_bytes: int, timeout: float | None = None) -> bytes:
+        while not select.select([stream.get_extra_info("socket")], [], [], 0.005)[0]:
+            if openpai.silence.acquire(blocking=False):
+                raise httpcore.ReadTimeout
+        return read(stream, max_bytes, timeout)
+
+    monkeypatch.setattr(SyncStream, "read", wait)
 
 
+@pytest.mark.usefixtures("silence_is_known")
 def test_silence_is_asked_again_but_not_for_ever(openpai: FakePAI) -> None:
     openpai.add_job("one")
-    with connect(openpai.url, limits=PATIENT) as client:
+    with connect(openpai.url) as client:
         openpai.fault("GET", fake.silent)
         assert [job["name"] for job in client.jobs()] == ["one"]
         assert len(openpai.sent("GET")) == 2
-    with connect(openpai.url, limits=IMPATIENT) as client:
         openpai.fault("GET", *[fake.silent] * 9)
         with pytest.raises(UnreachableError, match="silent for too long") as error:
             client.jobs()
-        until(lambda: len(openpai.sent("GET")) >= 5)
         assert len(openpai.sent("GET")) == 5
         one_line(error)
 
 
+def test_the_clients_own_time_out_ends_silence(openpai: FakePAI) -> None:
+    openpai.fault("GET", *[fake.silent] * 9)
+    with (
+        connect(
+            openpai.url, limits=replace(QUICK, read=0.1)
+        ) as client,  # no answer can be too late
+        pytest.raises(UnreachableError, match="silent for too long"),
+    ):
+        client.jobs()
+
+
+@pytest.mark.usefixtures("silence_is_known")
 def test_a_post_that_met_silence_is_sent_again_when_the_job_is_not_there(openpai: FakePAI) -> None:
     openpai.fault("POST", fake.silent)
-    with connect(openpai.url, limits=PATIENT) as client:
+    with connect(openpai.url) as client:
         assert client.submit("one", TEXT) == "accepted"
     kinds = [request.method for request in openpai.requests]
     first, second = (index for index, kind in enumerate(kinds) if kind == "POST")
@@ -405,10 +428,12 @@ def test_a_name_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_answers_are_bounded_in_time(server: FakePAI) -> None:
-    """Each would trickle for 80 minutes."""
+    """Each would trickle for 80 minutes; half a minute passes with each byte that comes."""
     server.fault("GET", fake.trickle, fake.trickle, fake.trickle)
+    clock = itertools.count(0.0, 30.0).__next__
+    cluster = Cluster("test", server.url, "alice")
     with (
-        connect(server.url, limits=replace(QUICK, answer=0.8)) as client,
+        Client(cluster, TOKEN, QUICK, clock=clock) as client,
         pytest.raises(UnreachableError, match="not complete after"),
     ):
         client.jobs()
@@ -418,7 +443,7 @@ def test_answers_are_bounded_in_time(server: FakePAI) -> None:
 def test_answers_are_bounded_in_size(
     server: FakePAI, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "MAX_ANSWER_BYTES", 1 << 20)
+    monkeypatch.setattr(transport, "MAX_RESPONSE_BYTES", 1 << 20)
     server.fault("GET", *[fake.endless] * 3)
     with pytest.raises(UnreachableError, match="larger than 1 MiB"):
         client.jobs()
@@ -507,7 +532,7 @@ def test_logs_do_not_get_the_token(server: FakePAI, client: Client) -> None:
 
 def test_control_characters_of_a_server_do_not_reach_the_terminal() -> None:
     body = json.dumps({"code": "\x1b]0;x\x07", "message": "a\x1b[2J\nb\u202ec"}).encode()
-    error = refusal(Answer(418, {}, body), "it")
+    error = refusal(Response(418, {}, body), "it")
     assert str(error).isprintable()
     assert "a[2J bc" in str(error)
 
@@ -548,7 +573,7 @@ ajv_errors = st.lists(
 def test_any_refusal_is_one_printable_line(
     status_code: int, headers: dict[str, str], body: bytes
 ) -> None:
-    answer = Answer(status_code, headers, body)
+    answer = Response(status_code, headers, body)
     text = str(refusal(answer, "the job"))
     assert text.isprintable()
     assert len(text) < 5000

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from ggs.errors import PAIError, UnreachableError
 from ggs.pai.client import status
-from ggs.pai.client.client import Client
 from ggs.pai.client.clusters import Cluster
-from ggs.pai.client.responses import Answer, complaints, refusal
+from ggs.pai.client.responses import Response, complaints, refusal
+from ggs.pai.client.rest import Client
 from ggs.pai.client.transport import Limits
 from tests.fuzz import EDITS, Edits, bounded, cases, damaged
 from tests.pai import fake_server as fake
@@ -284,7 +284,7 @@ def test_complaints_of_any_depth() -> None:
         with bounded():
             assert all(len(found) < 1000 for found in complaints(text))
             body = json.dumps({"code": "InvalidProtocolError", "message": text}).encode()
-            assert len(str(refusal(Answer(400, {}, body), "the job"))) < 1000
+            assert len(str(refusal(Response(400, {}, body), "the job"))) < 1000
 
 
 def test_a_login_without_a_token() -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from ggs.errors import PAIError, UnreachableError
 from ggs.pai.client import logs
-from ggs.pai.client.client import Client
+from ggs.pai.client.rest import Client
 from tests.pai.fake_server import FakePAI, StoredJob, task
 
 

@@ -7,8 +7,8 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from ggs.errors import ConfigurationError
-from ggs.pai.client.submission import edit, prepare
-from ggs.pai.job import document
+from ggs.pai.client.submission import prepare
+from ggs.pai.job.document import parse
 from tests.pai.conftest import JOB
 
 TEXT = JOB.format(name="one")
@@ -23,18 +23,8 @@ def stored_by_openpai(text: str) -> Any:
 
 
 def test_a_file_without_secrets_is_sent_as_it_stands() -> None:
-    job = prepare(TEXT)
-    assert (job.name, job.text, job.shown, job.secrets) == ("one", TEXT, TEXT, frozenset())
-
-
-def test_parameters_and_name_are_set_and_comments_kept() -> None:
-    assert edit(TEXT, {"epochs": "5"}, "two") == TEXT.replace("name: one", "name: two").replace(
-        "epochs: 3", "epochs: 5"
-    )
-    with pytest.raises(ConfigurationError, match="epocs"):
-        edit(TEXT, {"epocs": "5"}, None)
-    with pytest.raises(ConfigurationError, match="'a b' is not allowed"):
-        edit(TEXT, {}, "a b")
+    job = prepare(parse(TEXT))
+    assert (job.name, job.document.text, job.shown, job.secrets) == ("one", TEXT, TEXT, frozenset())
 
 
 # How secrets can stand in a file, and whether OpenPAI's masking copes with that.
@@ -58,33 +48,33 @@ def test_openpai_can_mask_what_is_sent(case: str) -> None:
     text, copes = WRITTEN[case]
     if not copes:
         with pytest.raises(ConfigurationError, match="would show this file's secrets") as error:
-            prepare(text)
+            prepare(parse(text))
         assert SECRET not in str(error.value)
         return
-    job = prepare(text)
-    assert job.text == text
+    job = prepare(parse(text))
+    assert job.document.text == text
     assert job.secrets == {SECRET}
     assert SECRET not in job.shown + repr(job)
     assert SECRET not in str(stored_by_openpai(text))
     assert stored_by_openpai(text)["secrets"] == "******"
-    assert document.parse(job.shown).value == stored_by_openpai(text)
+    assert parse(job.shown).value == stored_by_openpai(text)
 
 
 def test_a_registrys_password_is_not_shown() -> None:
     login = f"auth: {{username: me, password: {SECRET}}}"
     text = TEXT.replace("uri: reg", f"{login}, uri: reg")
-    job = prepare(text)
-    assert job.text == text
+    job = prepare(parse(text))
+    assert job.document.text == text
     assert SECRET not in job.shown
     assert "username: me" in job.shown
     by_reference = text.replace(SECRET, '"<% $secrets.password %>"')
-    assert prepare(by_reference).shown == by_reference
+    assert prepare(parse(by_reference)).shown == by_reference
 
 
 @pytest.mark.parametrize("text", ["", "[]", "type: job", "name: 3"])
 def test_what_is_no_job(text: str) -> None:
     with pytest.raises(ConfigurationError, match="has no name"):
-        prepare(text)
+        prepare(parse(text))
 
 
 secret_values = st.recursive(
@@ -112,8 +102,8 @@ def test_no_secrets_are_stored_unmasked(
         job = dict(sorted(job.items()))
     text = yaml.safe_dump(job, sort_keys=False, default_flow_style=flow, allow_unicode=True)
     try:
-        sent = prepare(text)
+        sent = prepare(parse(text))
     except ConfigurationError:
         reject()
-    assert sent.text == text
-    assert document.parse(sent.shown).value == {**job, "secrets": "******"}
+    assert sent.document.text == text
+    assert parse(sent.shown).value == {**job, "secrets": "******"}

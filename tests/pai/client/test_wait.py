@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 
 from ggs.errors import ServerRefusedError, UnreachableError
-from ggs.pai.client.client import Client
 from ggs.pai.client.clusters import Cluster
-from ggs.pai.client.wait import Outcome, Patience, wait
+from ggs.pai.client.rest import Client
+from ggs.pai.client.wait import Outcome, WaitLimits, wait
 from tests.pai import fake_server as fake
 from tests.pai.conftest import QUICK
 from tests.pai.fake_server import TOKEN, FakePAI, task
@@ -28,10 +28,10 @@ class Clock:
         self.now += seconds
 
 
-def follow(client: Client, **patience: float) -> tuple[Outcome, str, list[str], float]:
+def follow(client: Client, **limits: float) -> tuple[Outcome, str, list[str], float]:
     clock, lines = Clock(), list[str]()
     outcome, _, reason = wait(
-        client, "one", None, Patience(**patience), lines.append, clock, clock.sleep
+        client, "one", None, WaitLimits(**limits), lines.append, clock, clock.sleep
     )
     return outcome, reason, lines, clock.now - 1000.0
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ggs.errors import ConfigurationError
-from ggs.pai.client.submission import edit, prepare
+from ggs.pai.client.submission import prepare
 from ggs.pai.job.document import MAX_BYTES, DocumentError, parse, read_text
+from ggs.pai.job.edit import edit
 from ggs.pai.validate import validate
 from tests.fuzz import EDITS, Edits, bounded, cases, damaged
 
@@ -29,9 +30,9 @@ def read(file: Path) -> None:
         assert 1 <= finding.line <= lines
         assert "\n" not in finding.message
     with suppress(ConfigurationError):
-        changed = edit(text, {"epochs": "5"}, "two")
-        assert parse(changed).get("name") == "two"
-        assert parse(changed).get("parameters", "epochs") in (5, "5")
+        changed = edit(parse(text), {"epochs": "5"}, "two")
+        assert changed.get("name") == "two"
+        assert changed.get("parameters", "epochs") in (5, "5")
         prepare(changed)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from ggs.errors import ConfigurationError
 from ggs.pai.job.document import DocumentError, parse
-from ggs.pai.job.edit import rename, set_parameters
+from ggs.pai.job.edit import edit
 from ggs.pai.job.model import Job
 
 TEXT = """\
@@ -94,8 +94,8 @@ def test_overrides_reach_every_alias() -> None:
     assert job.render_commands("worker").splitlines()[1].startswith("train --nodes 5 ")
 
 
-def test_set_parameters_changes_nothing_else() -> None:
-    assert set_parameters(TEXT, {"image": "a:1"}) == TEXT.replace(
+def test_an_edit_changes_nothing_else() -> None:
+    assert edit(parse(TEXT), {"image": "a:1"}).text == TEXT.replace(
         "&image registry.example.com/me/ggs:0.1.0 # kept", "&image a:1 # kept"
     )
 
@@ -117,7 +117,7 @@ def test_set_parameters_changes_nothing_else() -> None:
     ],
 )
 def test_a_parameter_keeps_its_type(name: str, value: str, read: object) -> None:
-    parameters = parse(set_parameters(TEXT, {name: value})).get("parameters")
+    parameters = edit(parse(TEXT), {name: value}).get("parameters")
     assert isinstance(parameters, dict)
     assert parameters[name] == read
     assert type(parameters[name]) is type(read)
@@ -139,7 +139,7 @@ def test_a_parameter_keeps_its_type(name: str, value: str, read: object) -> None
 )
 def test_a_wrong_override_is_refused(name: str, value: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        set_parameters(TEXT, {name: value})
+        edit(parse(TEXT), {name: value})
 
 
 @pytest.mark.parametrize(
@@ -152,23 +152,35 @@ def test_a_wrong_override_is_refused(name: str, value: str, message: str) -> Non
 )
 def test_what_stands_elsewhere_is_changed_by_hand(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"parameters.epochs.*: change it in the file"):
-        set_parameters(text, {"epochs": "5"})
+        edit(parse(text), {"epochs": "5"})
+
+
+def test_several_changes_at_once() -> None:
+    changed = edit(parse(TEXT), {"rate": "0.25", "empty": "x: y", "nodes": "4"}, "other")
+    assert changed.text == (
+        TEXT.replace("rate: 0.1", "rate: 0.25")
+        .replace("empty:\n", 'empty: "x: y"\n')
+        .replace("&nodes 3", "&nodes 4")
+        .replace("name: three-nodes", "name: other")
+    )
+    assert changed.get("taskRoles", "worker", "instances") == 4
+    assert edit(changed, {}) is changed
 
 
 def test_block_scalars_and_aliases_can_be_set() -> None:
     text = "x: &a one\nparameters:\n  long: |\n    two\n    lines\n  same: *a\n  last: z\n"
-    changed = set_parameters(text, {"long": "1", "same": "q"})
-    assert parse(changed).value == {
+    changed = edit(parse(text), {"long": "1", "same": "q"})
+    assert changed.value == {
         "x": "one",
         "parameters": {"long": "1", "same": "q", "last": "z"},
     }
 
 
 def test_rename_changes_the_name_alone() -> None:
-    assert rename(TEXT, "other") == TEXT.replace("name: three-nodes", "name: other")
-    assert parse(rename(TEXT, "2024")).get("name") == "2024"
+    assert edit(parse(TEXT), {}, "other").text == TEXT.replace("name: three-nodes", "name: other")
+    assert edit(parse(TEXT), {}, "2024").get("name") == "2024"
     with pytest.raises(ConfigurationError, match="'a b' is not allowed"):
-        rename(TEXT, "a b")
+        edit(parse(TEXT), {}, "a b")
 
 
 def test_the_first_refusal_is_one_line_with_its_place(tmp_path: Path) -> None:

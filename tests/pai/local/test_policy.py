@@ -5,7 +5,7 @@ import pytest
 from ggs.pai.job.model import Job
 from ggs.pai.local.exit_spec import classify
 from ggs.pai.local.policy import AttemptResult, Ended, decide_retry, judge
-from ggs.pai.local.task_environment import Task
+from ggs.pai.local.task_environment import TaskId
 
 JOB = """
 protocolVersion: 2
@@ -48,7 +48,7 @@ def job(
 
 
 def ended(*ends: tuple[str, int, int]) -> list[Ended]:
-    return [Ended(Task(role, index), classify(code, "")) for role, index, code in ends]
+    return [Ended(TaskId(role, index), classify(code, "")) for role, index, code in ends]
 
 
 @pytest.mark.parametrize(
@@ -87,11 +87,11 @@ def test_an_attempts_end(
 def test_the_task_that_met_the_condition_is_the_cause() -> None:
     result = judge(job(failed=2), ended(("worker", 1, 1), ("worker", 0, 132), ("chief", 0, 1)))
     assert result is not None
-    assert result.cause.task == Task("worker", 0)
+    assert result.cause.task == TaskId("worker", 0)
 
 
 def failure(code: int, log: str = "") -> AttemptResult:
-    return AttemptResult(False, Ended(Task("worker", 0), classify(code, log)), "")
+    return AttemptResult(False, Ended(TaskId("worker", 0), classify(code, log)), "")
 
 
 @pytest.mark.parametrize(

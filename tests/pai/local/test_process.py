@@ -14,7 +14,7 @@ import pytest
 
 from ggs.pai.local import attempt
 from ggs.pai.local.display import Display
-from ggs.pai.local.task_environment import Task
+from ggs.pai.local.task_environment import TaskId
 from tests.pai.local.jobs import bash_job, pai, processes_with, run_job
 
 LATER = '[ "$FC_FRAMEWORK_ATTEMPT_ID" = 0 ] || exit 0'
@@ -112,10 +112,10 @@ def test_an_endless_retry_ends_here(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_killed_task_restarts_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    up: set[Task] = set()
+    up: set[TaskId] = set()
     show = Display.output
 
-    def record(display: Display, task: Task, line: str) -> None:
+    def record(display: Display, task: TaskId, line: str) -> None:
         show(display, task, line)
         if line == "up":
             up.add(task)
@@ -271,10 +271,10 @@ def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) 
     [
         ({"kills": ["worker:1"]}, "write ROLE:INDEX@SECONDS, for example worker:1@5"),
         ({"kills": ["worker:2@1"]}, "the job has no such task, only worker:0, worker:1"),
-        ({"storages": ["data"]}, "write NAME=PATH"),
+        ({"storages": ["data"]}, "write NAME=VALUE"),
         ({"storages": ["data=/"]}, "the job's extras.storages has none"),
         ({"storages": ["data=/no/such/folder"]}, "no folder /no/such/folder"),
-        ({"settings": ["epochs"]}, "write name=value"),
+        ({"settings": ["epochs"]}, "write NAME=VALUE"),
         ({"settings": ["epochs=1"]}, "the job file has no parameters"),
     ],
 )

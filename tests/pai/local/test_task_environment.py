@@ -11,7 +11,7 @@ import pytest
 
 from ggs.launch.environment import PAIEnvironment
 from ggs.pai.job.model import Job
-from ggs.pai.local.task_environment import Attempt, Placement, Task, task_environment, tasks_of
+from ggs.pai.local.task_environment import Attempt, Pod, TaskId, task_environment, tasks_of
 
 JOB_UID = "6f1d2c3b-0000-4000-8000-00000000abcd"
 
@@ -59,13 +59,13 @@ def attempt_of(job: Job, number: int = 0, first_pod: int = 0) -> Attempt:
         JOB_UID,
         number,
         {
-            task: Placement(f"10.0.{place}.7", pod_uid(first_pod + place))
+            task: Pod(f"10.0.{place}.7", pod_uid(first_pod + place))
             for place, task in enumerate(tasks_of(job))
         },
     )
 
 
-def environment(text: str, task: Task, number: int = 0, first_pod: int = 0) -> dict[str, str]:
+def environment(text: str, task: TaskId, number: int = 0, first_pod: int = 0) -> dict[str, str]:
     job = Job.load(text)
     return task_environment(
         job,
@@ -226,10 +226,10 @@ WORKER_0 = {
 
 @pytest.mark.parametrize(
     ("text", "task", "expected"),
-    [(TWO_ROLES, Task("Worker_A", 1), WORKER_A_1), (ONE_ROLE, Task("worker", 0), WORKER_0)],
+    [(TWO_ROLES, TaskId("Worker_A", 1), WORKER_A_1), (ONE_ROLE, TaskId("worker", 0), WORKER_0)],
     ids=["two roles, several ports", "one role, no ports"],
 )
-def test_the_whole_environment(text: str, task: Task, expected: Mapping[str, str]) -> None:
+def test_the_whole_environment(text: str, task: TaskId, expected: Mapping[str, str]) -> None:
     found = environment(text, task)
     assert {name: value for name, value in found.items() if name not in RANDOM} == expected
     assert found.keys() > RANDOM
@@ -253,8 +253,8 @@ def test_identifiers_have_openpais_form_and_scope() -> None:
 
 
 def test_a_retry_renews_ports_and_identifiers_and_nothing_else() -> None:
-    before = environment(TWO_ROLES, Task("Worker_A", 1))
-    after = environment(TWO_ROLES, Task("Worker_A", 1), number=1, first_pod=3)
+    before = environment(TWO_ROLES, TaskId("Worker_A", 1))
+    after = environment(TWO_ROLES, TaskId("Worker_A", 1), number=1, first_pod=3)
     changed = {name for name in before if before[name] != after[name]}
     renewed = {name for name in before if "_PORT" in name or name.endswith("_HOST_LIST")}
     renewed |= RANDOM - {"FC_FRAMEWORK_UID"}
@@ -268,7 +268,7 @@ def test_ports_lie_in_openpais_range() -> None:
     job = Job.load(TWO_ROLES.replace("my_data: 3", "my_data: 400"))
     found = task_environment(
         job,
-        Task("chief", 0),
+        TaskId("chief", 0),
         attempt_of(job),
         user="alice",
         work_dir="/",
@@ -281,18 +281,18 @@ def test_ports_lie_in_openpais_range() -> None:
 
 
 def test_a_declared_automatic_label_keeps_its_count() -> None:
-    found = environment(TWO_ROLES.replace("SynPort: 1", "http: 2"), Task("Worker_A", 0))
+    found = environment(TWO_ROLES.replace("SynPort: 1", "http: 2"), TaskId("Worker_A", 0))
     ports = found["PAI_PORT_LIST_workera_0_http"].split(",")
     assert len(ports) == 2
     assert found["PAI_CURRENT_CONTAINER_PORT"] == ports[0]
 
 
 def test_a_gpu_task_is_not_told_that_it_has_none() -> None:
-    assert "NVIDIA_VISIBLE_DEVICES" not in environment(ONE_ROLE, Task("worker", 0))
+    assert "NVIDIA_VISIBLE_DEVICES" not in environment(ONE_ROLE, TaskId("worker", 0))
 
 
 def test_the_entrypoint_reads_what_it_is_given() -> None:
-    found = PAIEnvironment.from_mapping(environment(TWO_ROLES, Task("Worker_A", 1)))
+    found = PAIEnvironment.from_mapping(environment(TWO_ROLES, TaskId("Worker_A", 1)))
     assert found is not None
     assert (found.role.name, found.index) == ("Worker_A", 1)
     assert found.address(found.role, 0) == "10.0.1.7"

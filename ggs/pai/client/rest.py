@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from ggs.errors import ConfigurationError, PAIError, ServerRefusedError, UnreachableError
 from ggs.pai.client.clusters import Cluster, check_token
-from ggs.pai.client.responses import Answer, read_json, refusal
+from ggs.pai.client.responses import Response, read_json, refusal
 from ggs.pai.client.transport import Limits, Log, Transport
 from ggs.pai.job import document
 
@@ -32,9 +32,10 @@ class Client:
         token: str | None = None,
         limits: Limits | None = None,
         sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.cluster = cluster
-        self._http = Transport(cluster, token, limits or Limits(), sleep)
+        self._http = Transport(cluster, token, limits or Limits(), sleep, clock)
 
     def __enter__(self) -> "Client":
         return self
@@ -55,7 +56,7 @@ class Client:
         body = {"username": self.cluster.user, "password": password, "expiration": 604800}
         subject = f"user {self.cluster.user!r}"
         try:
-            answer = self._http.send("POST", "/authn/basic/login", subject, body=_json(body))
+            response = self._http.send("POST", "/authn/basic/login", subject, body=_json(body))
         except ServerRefusedError as error:
             if error.status != 404:
                 raise
@@ -65,7 +66,7 @@ class Client:
                 error.status,
                 error.code,
             ) from None
-        value = answer.json()
+        value = response.json()
         token = value.get("token") if isinstance(value, dict) else None
         if not isinstance(token, str):
             raise UnreachableError("OpenPAI's answer to the login has no token")
@@ -137,7 +138,7 @@ class Client:
             raise ConfigurationError(f"the job file of {name!r} is too large: {size}")
         subject = f"job {name!r}"
         if self.exists(name):
-            raise refusal(Answer(409, {}, b'{"code":"ConflictJobError","message":""}'), subject)
+            raise refusal(Response(409, {}, b'{"code":"ConflictJobError","message":""}'), subject)
         for last in (False, True):
             try:
                 self._http.send(
@@ -174,11 +175,11 @@ class Client:
 
     def config(self, name: str, user: str | None = None) -> dict[str, Any]:
         """The job file as stored, secrets masked (the body is JSON, whatever its type says)."""
-        answer = self._http.send("GET", self._job_path(name, user) + "/config", f"job {name!r}")
+        response = self._http.send("GET", self._job_path(name, user) + "/config", f"job {name!r}")
         try:
-            value = read_json(answer.body)
+            value = read_json(response.body)
         except ValueError:
-            value = _from_yaml(answer)
+            value = _from_yaml(response)
         if not isinstance(value, dict):
             raise UnreachableError(f"OpenPAI's stored file of job {name!r} is not a job file")
         return value
@@ -216,9 +217,9 @@ def _json(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value).encode()
 
 
-def _from_yaml(answer: Answer) -> Any:
+def _from_yaml(response: Response) -> Any:
     try:
-        return document.parse(answer.body[: document.MAX_BYTES].decode()).value
+        return document.parse(response.body[: document.MAX_BYTES].decode()).value
     except (ValueError, document.DocumentError):
-        answer.json()  # says what came instead
+        response.json()  # says what came instead
         return None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ggs.pai.job.document import Path
 from ggs.pai.validate import shell
-from ggs.pai.validate.finding import JobView, Problem, rule
+from ggs.pai.validate.finding import JobView, Violation, rule
 
 _FIXED = frozenset(
     (
@@ -33,7 +33,7 @@ _PER_ROLE = re.compile(
 _ADDRESS = re.compile(r"PAI_HOST_IP_([a-z0-9]+)_(\d+)")
 _PORT = re.compile(r"PAI_PORT_LIST_([a-z0-9]+)_(\d+)_(\w+)|PAI_([a-z0-9]+)_(\d+)_(\w+)_PORT")
 _HOST_LIST = re.compile(r"PAI_TASK_ROLE_([a-z0-9]+)_HOST_LIST")
-_OWN_PORT = re.compile(r"PAI_CONTAINER_HOST_(\w+)_PORT_LIST")
+_CURRENT_PORT = re.compile(r"PAI_CONTAINER_HOST_(\w+)_PORT_LIST")
 _LAUNCHERS = frozenset(
     ["MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "NNODES"]
 )
@@ -57,13 +57,13 @@ def _unset(view: JobView) -> Iterator[tuple[Path, str, str]]:
     "jobRetryCount is used up",
     fix="use a role, index and port label that the job has",
 )
-def unknown_pai_variable(view: JobView) -> Iterator[Problem]:
+def unknown_pai_variable(view: JobView) -> Iterator[Violation]:
     """PAI_ and FC_ variables are made from the job's roles, their instances and port labels.
     Addresses and ports use the lower-cased role without _; counts and resources the role as
     written."""
     for path, role, name in _unset(view):
         if name.startswith(("PAI_", "FC_")) and not _is_set(view, role, name):
-            yield Problem(path, f"OpenPAI does not set {name} in this job")
+            yield Violation(path, f"OpenPAI does not set {name} in this job")
 
 
 @rule(
@@ -73,7 +73,7 @@ def unknown_pai_variable(view: JobView) -> Iterator[Problem]:
     "is retried until jobRetryCount is used up",
     fix="set it in an earlier command, or write ${NAME:-default}",
 )
-def unset_variable(view: JobView) -> Iterator[Problem]:
+def unset_variable(view: JobView) -> Iterator[Violation]:
     """Commands run with `set -o nounset`. OpenPAI sets none of torch's variables (MASTER_ADDR,
     RANK, WORLD_SIZE …), and a role cannot declare variables."""
     for path, _, name in _unset(view):
@@ -81,10 +81,10 @@ def unset_variable(view: JobView) -> Iterator[Problem]:
             fix = (
                 "start the program with entrypoint.py, which sets it" if name in _LAUNCHERS else ""
             )
-            yield Problem(path, f"nothing sets {name}", fix)
+            yield Violation(path, f"nothing sets {name}", fix)
 
 
-def _is_set(view: JobView, own_role: str, name: str) -> bool:
+def _is_set(view: JobView, current_role: str, name: str) -> bool:
     if name in _FIXED:
         return True
     if match := _PER_ROLE.fullmatch(name):
@@ -94,8 +94,8 @@ def _is_set(view: JobView, own_role: str, name: str) -> bool:
         return match[1] in names
     if match := _ADDRESS.fullmatch(name):
         return match[1] in names and int(match[2]) < view.instances(names[match[1]])
-    if match := _OWN_PORT.fullmatch(name):
-        return match[1] in _labels(view, own_role)
+    if match := _CURRENT_PORT.fullmatch(name):
+        return match[1] in _labels(view, current_role)
     if match := _PORT.fullmatch(name):
         role, index, label = (part for part in match.groups() if part is not None)
         if role not in names or int(index) >= view.instances(names[role]):

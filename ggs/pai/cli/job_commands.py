@@ -3,12 +3,16 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from ggs.errors import ConfigurationError
 from ggs.pai.cli import terminal
+from ggs.text import name_and_value
+
+if TYPE_CHECKING:
+    from ggs.pai.job.document import Document
 
 app = typer.Typer(no_args_is_help=True, help="Check, try, submit and follow jobs.")
 
@@ -39,23 +43,14 @@ def submit(
 
     Errors in the file stop it, warnings are printed. Prints the job's page and how to follow it.
     """
-    from ggs.pai.cli.submit import check, submit_under_a_free_name
-    from ggs.pai.client import submission
-    from ggs.pai.job import document
+    from ggs.pai.cli.submit import read_checked, submit_under_a_free_name
+    from ggs.pai.client.submission import prepare
 
-    try:
-        text = document.read_text(file)
-        text = submission.edit(text, _parse_settings(settings or []), name)
-    except OSError as error:
-        raise ConfigurationError(f"{file}: {error.strerror}") from None
-    except document.DocumentError as error:
-        terminal.fail(f"{file}:{error.line}: {error}")
-        raise typer.Exit(1) from None
-    check(text, str(file))
-    job = submission.prepare(text)
+    document = read_checked(file, _parse_settings(settings), name)
+    job = prepare(document)
     if dry_run:
-        typer.echo(job.shown, nl=not job.shown.endswith("\n"))
-        terminal.say(f"job {job.name!r}, {len(job.text.encode())} bytes; nothing was sent")
+        terminal.result(job.shown.removesuffix("\n"))
+        terminal.say(f"job {job.name!r}, {len(document.text.encode())} bytes; nothing was sent")
         return
     from ggs.pai.client.connect import connect
 
@@ -63,7 +58,7 @@ def submit(
         job, outcome = submit_under_a_free_name(client, job)
         option = f" --cluster {client.cluster.alias}" if cluster else ""
         terminal.say(f"job {job.name!r} is {outcome}")
-        typer.echo(client.cluster.job_url(job.name))
+        terminal.result(client.cluster.job_url(job.name))
     terminal.say(f"follow it:  pai job wait {job.name}{option}")
     terminal.say(f"read it:    pai job logs {job.name} --follow{option}")
     terminal.say(f"stop it:    pai job stop {job.name}{option}")
@@ -92,7 +87,7 @@ def list_jobs(
             limit=limit,
         )
     if as_json:
-        typer.echo(json.dumps(jobs, indent=2))
+        terminal.result(json.dumps(jobs, indent=2))
         return
     keys = ("state", "virtualCluster", "totalTaskNumber", "totalGpuNumber", "retries")
     terminal.table(
@@ -122,25 +117,25 @@ def status(
         answer = client.job(name, user, attempt)
         url = client.cluster.job_url(name, user)
     if as_json:
-        typer.echo(json.dumps(answer, indent=2))
+        terminal.result(json.dumps(answer, indent=2))
         return
-    found = read(answer)
-    typer.echo(f"{name}: {found.summary()}")
-    if found.reason():
-        typer.echo(f"reason: {found.reason()}")
-    typer.echo(
-        f"submitted {terminal.when(found.job_status.submission_time)}, "
-        f"started {terminal.when(found.job_status.launched_time)}, "
-        f"ended {terminal.when(found.job_status.completed_time)}"
+    state = read(answer)
+    terminal.result(f"{name}: {state.summary()}")
+    if state.reason():
+        terminal.result(f"reason: {state.reason()}")
+    terminal.result(
+        f"submitted {terminal.when(state.job_status.submission_time)}, "
+        f"started {terminal.when(state.job_status.launched_time)}, "
+        f"ended {terminal.when(state.job_status.completed_time)}"
     )
-    typer.echo(url)
+    terminal.result(url)
     rows = [
         [f"{role}:{task.task_index}", clean(task.task_state, 20), task.container_exit_code]
         + [
             clean(text, 60) if text else None
             for text in (task.container_ip, task.container_node_name)
         ]
-        for role, task in found.tasks
+        for role, task in state.tasks
     ]
     if rows:
         terminal.table(("TASK", "STATE", "EXIT", "ADDRESS", "NODE"), rows)
@@ -206,13 +201,13 @@ def wait(
     is up; 3 and 4 as always: the server refuses, or gives no usable answer.
     """
     from ggs.pai.client.connect import connect
-    from ggs.pai.client.wait import Outcome, Patience
+    from ggs.pai.client.wait import Outcome, WaitLimits
     from ggs.pai.client.wait import wait as wait_for
 
     user, name = _user_and_name(job)
-    patience = Patience(timeout * 3600, unchanged * 3600, interval=interval)
+    limits = WaitLimits(timeout * 3600, unchanged * 3600, interval=interval)
     with connect(cluster, terminal.warn, terminal.ask_secret) as client:
-        outcome, _, reason = wait_for(client, name, user, patience, terminal.say)
+        outcome, _, reason = wait_for(client, name, user, limits, terminal.say)
     text = f"{name}: {outcome.name.replace('_', ' ').lower()}{': ' + reason if reason else ''}"
     (terminal.say if outcome is Outcome.SUCCEEDED else terminal.fail)(text)
     raise typer.Exit(outcome.value)
@@ -245,7 +240,7 @@ def config(job: JobName, cluster: ClusterOption = None) -> None:
     user, name = _user_and_name(job)
     with connect(cluster, terminal.warn, terminal.ask_secret) as client:
         stored = client.config(name, user)
-    typer.echo(yaml.safe_dump(stored, sort_keys=False, allow_unicode=True, width=100), nl=False)
+    terminal.result(yaml.safe_dump(stored, sort_keys=False, allow_unicode=True, width=100), end="")
 
 
 @app.command()
@@ -302,43 +297,42 @@ def run_local(
 
     options = LocalOptions(
         engine=cast(EngineName, engine),  # it checks
-        settings=settings or [],
         gpus=gpus,
         keep=keep,
         kills=kill or [],
         storages=storage or [],
         folder=folder,
     )
-    _stop_at_errors(file, settings or [])
-    raise typer.Exit(run(file, options))
+    raise typer.Exit(run(_read_job(file, _parse_settings(settings)), options))
 
 
-def _stop_at_errors(file: Path, settings: list[str]) -> None:
-    """Report and exit as ``pai job validate`` does where the file is not a job.
+def _read_job(file: Path, settings: dict[str, str]) -> "Document":
+    """The file with its settings; reports and exits as ``pai job validate`` does where it is not a job.
 
     A job that only this machine can run is not stopped: what OpenPAI would refuse is noted as it starts.
     """
-    from rich.console import Console
-
     from ggs.pai import validate as validation
+    from ggs.pai.job.document import DocumentError, load
+    from ggs.pai.job.edit import edit
     from ggs.pai.job.model import Job
 
     try:
-        Job.load(file, _parse_settings(settings))
-    except (ConfigurationError, OSError):
-        # without an error in the file it is a matter of the settings: told by who starts the job
-        if validation.report([file], target="openpai", console=Console(quiet=True)):
-            raise typer.Exit(validation.report([file], target="openpai")) from None
+        document = load(file)
+    except (DocumentError, OSError):
+        raise typer.Exit(validation.report([file], target="openpai")) from None
+    try:
+        changed = edit(document, settings)
+        Job.from_document(changed)
+    except ConfigurationError:
+        findings = validation.validate(document, target="openpai")
+        if not any(finding.severity == "error" for finding in findings):
+            raise  # it is a matter of the settings
+        raise typer.Exit(validation.show(file, findings)) from None
+    return changed
 
 
-def _parse_settings(settings: list[str]) -> dict[str, str]:
-    parsed = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not name or not equals:
-            raise ConfigurationError(f"--set {setting}: write NAME=VALUE")
-        parsed[name] = value
-    return parsed
+def _parse_settings(settings: list[str] | None) -> dict[str, str]:
+    return dict(name_and_value(setting, "--set") for setting in settings or [])
 
 
 def _user_and_name(job: str) -> tuple[str | None, str]:

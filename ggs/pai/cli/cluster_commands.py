@@ -45,8 +45,8 @@ def add(
     token is stored, readable by you alone.
     """
     from ggs.pai.client import clusters
-    from ggs.pai.client.client import Client
     from ggs.pai.client.clusters import Cluster
+    from ggs.pai.client.rest import Client
 
     uri = clusters.check_uri(address)
     if ca_bundle is not None:

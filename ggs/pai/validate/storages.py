@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ggs.pai.job.document import Path
 from ggs.pai.job.protocol import PLUGIN_PREFIX
-from ggs.pai.validate.finding import JobView, Problem, rule
+from ggs.pai.validate.finding import JobView, Violation, rule
 
 _KNOWN = (
     "gangAllocation",
@@ -27,7 +27,7 @@ _KNOWN_TO_LTP = ("enableLocalStorage", "allowAzCopy", "forceNodes")
     consequence="the server passes over it without a message",
     fix="remove it",
 )
-def extras_key(view: JobView) -> Iterator[Problem]:
+def extras_key(view: JobView) -> Iterator[Violation]:
     """extras is open: a misspelt key has no effect and is not refused."""
     for key in view.extras:
         if key not in (*_KNOWN, *_KNOWN_TO_LTP):
@@ -35,7 +35,7 @@ def extras_key(view: JobView) -> Iterator[Problem]:
             fix = f"did you mean {close[0]}?" if close else ""
             if key == "storageConfigNames":
                 fix = "write storages: [{name: …}]"
-            yield Problem(("extras", key), f"the key {key} is unknown", fix)
+            yield Violation(("extras", key), f"the key {key} is unknown", fix)
 
 
 @rule(
@@ -44,10 +44,10 @@ def extras_key(view: JobView) -> Iterator[Problem]:
     consequence="all default storages of whoever submits the job are mounted",
     fix="name the storages, or leave the key out",
 )
-def default_storages(view: JobView) -> Iterator[Problem]:
+def default_storages(view: JobView) -> Iterator[Violation]:
     """An empty list of storages is not the same as none."""
     if view.extras.get("storages") == []:
-        yield Problem(("extras", "storages"), "storages is empty")
+        yield Violation(("extras", "storages"), "storages is empty")
 
 
 @rule(
@@ -56,11 +56,11 @@ def default_storages(view: JobView) -> Iterator[Problem]:
     consequence="the server passes over it without a message: nothing is mounted",
     fix="write - name: <storage>",
 )
-def nameless_storage(view: JobView) -> Iterator[Problem]:
+def nameless_storage(view: JobView) -> Iterator[Violation]:
     """A storage is found by its name."""
     for path, item in view.items("extras", "storages"):
         if not item.get("name"):
-            yield Problem(path, "the storage has no name")
+            yield Violation(path, "the storage has no name")
 
 
 @rule(
@@ -69,15 +69,15 @@ def nameless_storage(view: JobView) -> Iterator[Problem]:
     consequence="stored, then FAILED with -1100: Kubernetes refuses the pod",
     fix="name each storage once, and give each a mountPath of its own",
 )
-def duplicate_storage(view: JobView) -> Iterator[Problem]:
+def duplicate_storage(view: JobView) -> Iterator[Violation]:
     """A pod may not have two volumes of one name or two mounts at one path."""
     names: set[str] = set()
     targets: set[str] = set()
     for path, name, target in _storages(view):
         if name in names:
-            yield Problem(path, f"the storage {name!r} is named twice")
+            yield Violation(path, f"the storage {name!r} is named twice")
         elif target in targets:
-            yield Problem(path, f"two storages are mounted at {target}")
+            yield Violation(path, f"two storages are mounted at {target}")
         names.add(name)
         targets.add(target)
 
@@ -89,13 +89,13 @@ def duplicate_storage(view: JobView) -> Iterator[Problem]:
     "behind the storage",
     fix="choose an absolute path such as /mnt/<name>, outside /usr/local/pai",
 )
-def mount_path(view: JobView) -> Iterator[Problem]:
+def mount_path(view: JobView) -> Iterator[Violation]:
     """A mount path is absolute, holds no colon, and may not hide OpenPAI's runtime in
     /usr/local/pai or the system's folders."""
     reserved = r"/(usr(/local(/pai(/.*)?)?)?|bin|sbin|lib|lib64|etc|dev|dev/shm|proc|sys)?/*"
     for path, _, target in _storages(view):
         if not target.startswith("/") or ":" in target or re.fullmatch(reserved, target):
-            yield Problem((*path, "mountPath"), f"{target!r} cannot be mounted over")
+            yield Violation((*path, "mountPath"), f"{target!r} cannot be mounted over")
 
 
 def _storages(view: JobView) -> Iterator[tuple[Path, str, str]]:
@@ -113,8 +113,8 @@ def _storages(view: JobView) -> Iterator[tuple[Path, str, str]]:
     "the weights are lost",
     fix="name a storage under extras.storages and keep checkpoints and weights there",
 )
-def no_storage(view: JobView) -> Iterator[Problem]:
+def no_storage(view: JobView) -> Iterator[Violation]:
     """A container's disk does not outlive the attempt; jobs with GPUs have something to lose."""
     legacy = any(item.get("plugin") == "teamwise_storage" for _, item in view.plugins())
     if any(view.gpus(role) for role in view.roles) and "storages" not in view.extras and not legacy:
-        yield Problem(("extras", "storages"), "the job has GPUs and no storage")
+        yield Violation(("extras", "storages"), "the job has GPUs and no storage")
