@@ -20,6 +20,7 @@ from ggs._version import __version__
 from ggs.cli.gpus import GPUs, Problem, gpu_problems, look_for_gpus
 from ggs.cli.variables import is_harmless, shown_variables, told
 from ggs.errors import GGSError
+from ggs.launch import pai_names
 from ggs.launch.environment import PAIEnvironment
 from ggs.launch.network import interface_names, ipv4_addresses, is_local
 
@@ -238,13 +239,13 @@ def _task(environment: PAIEnvironment, gpus: GPUs, problems: list[Problem]) -> d
     if not is_local(own):
         problems.append(
             Problem(
-                f"PAI_HOST_IP_{role.key}_{index}={own} is no address of this machine",
+                f"{pai_names.HOST_IP.format(key=role.key, index=index)}={own} is no address of this machine",
                 "the task was moved or the node has a wrong address: stop the job and submit it again",
             )
         )
     ports = environment.rendezvous_ports(environment.roles[0], 0)
     return {
-        "job": told("PAI_JOB_NAME", environment.job) or "unnamed",
+        "job": told(pai_names.JOB_NAME, environment.job) or "unnamed",
         "task": f"{role.name}-{index}, attempt {environment.attempt}",
         "roles": ", ".join(f"{r.name} x {r.tasks}" for r in environment.roles),
         "address": own,

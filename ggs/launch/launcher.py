@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ggs.errors import GGSError
-from ggs.launch import exit_codes, failures
+from ggs.launch import exit_codes, failures, pai_names
 from ggs.launch.environment import PAIEnvironment
 from ggs.launch.failures import Failure
 from ggs.launch.placement import (
@@ -70,8 +70,8 @@ def guard(run: Callable[[], int]) -> int:
 
 def _where() -> str:
     """This task, before anything is known of it but its variables."""
-    role = os.environ.get("PAI_CURRENT_TASK_ROLE_NAME", "local")
-    index = os.environ.get("PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX", "0")
+    role = os.environ.get(pai_names.ROLE_NAME, "local")
+    index = os.environ.get(pai_names.TASK_INDEX, "0")
     return f"task {role}-{index}"
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ggs.errors import ConfigurationError, DeviceError, EnvironmentVariableError
+from ggs.launch import pai_names
 from ggs.launch.environment import MAX_TASKS, PAIEnvironment, TaskRole, integer, shown
 from ggs.launch.network import find_interface, interface_names, is_local
 
@@ -252,7 +253,9 @@ def _worker_count(role: TaskRole, options: LaunchOptions, devices: Devices) -> i
 def _check_devices(role: TaskRole, options: LaunchOptions, devices: Devices) -> None:
     if role.gpus is None or role.gpus <= devices.visible or options.cpu:
         return
-    promise = f"PAI_RESOURCE_{role.name} gives this task {role.gpus} GPUs, but PyTorch"
+    promise = (
+        f"{pai_names.RESOURCE.format(role=role.name)} gives this task {role.gpus} GPUs, but PyTorch"
+    )
     if not devices.supported:
         raise ConfigurationError(
             f"{promise} is built without GPU support; use another image or gpu: 0"
@@ -302,8 +305,8 @@ def _endpoint(
     own = environment.address(environment.role, environment.index)
     if not is_local(own):
         raise EnvironmentVariableError(
-            f"PAI_HOST_IP_{environment.role.key}_{environment.index}={own!r} is not an address of this "
-            "machine"
+            f"{pai_names.HOST_IP.format(key=environment.role.key, index=environment.index)}={own!r} is not "
+            "an address of this machine"
         )
     return (
         master or environment.address(roles[0], 0),
