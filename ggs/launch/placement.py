@@ -159,7 +159,6 @@ def place(variables: Mapping[str, str], options: LaunchOptions, devices: Devices
         tasks, node = _numbered_nodes(variables)
         roles = [own] * len(tasks)
     workers = tuple(_worker_count(role, options, devices) for role in roles)
-    cpus = len(os.sched_getaffinity(0))
     master, ports, address = _endpoint(variables, environment, roles)
     return Placement(
         tasks=tuple(tasks),
@@ -172,9 +171,16 @@ def place(variables: Mapping[str, str], options: LaunchOptions, devices: Devices
         run_id=_run_id(environment, master, ports),
         rendezvous_timeout=options.rendezvous_timeout,
         finish_timeout=options.finish_timeout,
-        threads=options.threads or max(1, min(cpus, own.cpus or cpus) // workers[node]),
+        threads=threads_per_worker(options.threads, workers[node], own.cpus),
         hide_gpus=options.cpu or own.gpus == 0,
     )
+
+
+def threads_per_worker(chosen: int, workers: int, cpus: int | None = None) -> int:
+    """CPU threads of each of a task's ``workers``: as chosen, or for 0 its share of the cores that this
+    process may use, of which the task has ``cpus``."""
+    usable = len(os.sched_getaffinity(0))
+    return chosen or max(1, min(usable, cpus or usable) // workers)
 
 
 def worker_variables(placement: Placement, variables: Mapping[str, str]) -> dict[str, str]:
