@@ -22,7 +22,7 @@ from ggs.cli.variables import is_harmless, shown_variables, told
 from ggs.errors import GGSError
 from ggs.launch import pai_names
 from ggs.launch.environment import PAIEnvironment
-from ggs.launch.network import interface_names, ipv4_addresses, is_local
+from ggs.launch.network import interface_addresses, interface_names, is_local
 
 PACKAGES = (
     "torch", "torchvision", "numpy", "numba", "triton", "pydantic", "safetensors", "httpx", "docker",
@@ -161,8 +161,9 @@ def _shared_memory() -> list[Problem]:
 
 def _network() -> dict[str, str]:
     addresses: dict[str, list[str]] = {name: [] for name in sorted(interface_names())}
-    for address, name in ipv4_addresses().items():
-        addresses.setdefault(name, []).append(address)
+    for address, name in interface_addresses().items():
+        if ":" not in address:
+            addresses.setdefault(name, []).append(address)
     found = {"host": f"{socket.gethostname()} is {_resolved(socket.gethostname())}"}
     for name, own in addresses.items():
         state = _read(f"/sys/class/net/{name}/operstate") or "unknown"

@@ -32,7 +32,7 @@ from ggs.launch.placement import (
     place,
     worker_variables,
 )
-from ggs.launch.processes import Family, Stopped, stop_on_signals
+from ggs.launch.processes import ProcessTree, Stopped, stop_on_signals
 from ggs.launch.rendezvous import meet
 from ggs.launch.worker_process import Order
 
@@ -115,14 +115,14 @@ def launch(
     order = Order.to_call(
         placement.task, worker_variables(placement, variables), function, arguments
     )
-    meeting, family = meet(placement), Family()
+    meeting, processes = meet(placement), ProcessTree()
     try:
         with tempfile.TemporaryDirectory(prefix="ggs-") as folder:
             cause = _run(placement, meeting, order, Path(folder))
             if cause is None:
-                family.wait()
+                processes.wait()
     finally:
-        family.end()
+        processes.end()
         meeting.close()
     if cause is None:
         return exit_codes.SUCCESS
