@@ -17,6 +17,7 @@ MODULES = {
     "train": (
         "annotated_types",
         "PIL",
+        "psutil",
         "pydantic",
         "rich",
         "safetensors",
@@ -27,6 +28,7 @@ MODULES = {
     "pai": (
         "docker",
         "httpx",
+        "psutil",
         "pydantic",
         "pydantic_core",
         "requests",

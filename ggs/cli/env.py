@@ -20,8 +20,9 @@ from ggs._version import __version__
 from ggs.cli.gpus import GPUs, Problem, gpu_problems, look_for_gpus
 from ggs.cli.variables import is_harmless, shown_variables, told
 from ggs.errors import GGSError
+from ggs.launch import pai_names
 from ggs.launch.environment import PAIEnvironment
-from ggs.launch.network import interface_names, ipv4_addresses, is_local
+from ggs.launch.network import interface_addresses, interface_names, is_local
 
 PACKAGES = (
     "torch", "torchvision", "numpy", "numba", "triton", "pydantic", "safetensors", "httpx", "docker",
@@ -160,8 +161,9 @@ def _shared_memory() -> list[Problem]:
 
 def _network() -> dict[str, str]:
     addresses: dict[str, list[str]] = {name: [] for name in sorted(interface_names())}
-    for address, name in ipv4_addresses().items():
-        addresses.setdefault(name, []).append(address)
+    for address, name in interface_addresses().items():
+        if ":" not in address:
+            addresses.setdefault(name, []).append(address)
     found = {"host": f"{socket.gethostname()} is {_resolved(socket.gethostname())}"}
     for name, own in addresses.items():
         state = _read(f"/sys/class/net/{name}/operstate") or "unknown"
@@ -238,13 +240,13 @@ def _task(environment: PAIEnvironment, gpus: GPUs, problems: list[Problem]) -> d
     if not is_local(own):
         problems.append(
             Problem(
-                f"PAI_HOST_IP_{role.key}_{index}={own} is no address of this machine",
+                f"{pai_names.HOST_IP.format(key=role.key, index=index)}={own} is no address of this machine",
                 "the task was moved or the node has a wrong address: stop the job and submit it again",
             )
         )
     ports = environment.rendezvous_ports(environment.roles[0], 0)
     return {
-        "job": told("PAI_JOB_NAME", environment.job) or "unnamed",
+        "job": told(pai_names.JOB_NAME, environment.job) or "unnamed",
         "task": f"{role.name}-{index}, attempt {environment.attempt}",
         "roles": ", ".join(f"{r.name} x {r.tasks}" for r in environment.roles),
         "address": own,

@@ -10,6 +10,8 @@ harmless *and* the value has the form that this name's values have; of anything 
 import re
 from collections.abc import Mapping
 
+from ggs.launch import pai_names
+
 LONGEST = 200
 """Characters of a variable's value that are shown."""
 
@@ -44,28 +46,24 @@ _EXEMPT = (
 )
 _DEVICE = r"(all|none|void|-?\d{1,4}|(GPU|MIG)(-GPU)?-[0-9a-f/-]{1,64})"
 
+_OPENPAI: dict[pai_names.Form, str] = {
+    "identifier": _ID,
+    "role": _NAME,
+    "roles": rf"{_NAME}(,{_NAME})*",
+    "number": _NUMBER,
+    "numbers": rf"{_NUMBER}(,{_NUMBER}){{3}}",
+    "address": rf"None|{_IP}",
+    "ports": _PORTS,
+    "labelled ports": rf"\w{{1,255}}:{_PORTS}(;\w{{1,255}}:{_PORTS})*;?",
+    "task list": r"\w{1,255}:\d{1,5}(,\w{1,255}:\d{1,5})*",
+    "endpoints": rf"{_IP}:\d{{1,5}}(,{_IP}:\d{{1,5}})*",
+    "path": _PATH,
+}
 _KNOWN: tuple[tuple[str, str], ...] = (
-    # OpenPAI's: shared by all of a job's tasks, then of single ones.
-    (_ID, r"PAI_(JOB_NAME|FRAMEWORK_NAME|USER_NAME|USERNAME|VIRTUAL_CLUSTER)"),
-    (_NAME, r"PAI_CURRENT_TASK_ROLE_NAME|FC_TASKROLE_NAME"),
-    (rf"{_NAME}(,{_NAME})*", r"PAI_(JOB_)?TASK_ROLE_LIST"),
-    (r"\w{1,255}:\d{1,5}(,\w{1,255}:\d{1,5})*", r"PAI_TASK_ROLE_INSTANCES"),
-    (_NUMBER, r"PAI_(TASK_ROLE_COUNT|TASKS_NUM|TASK_ROLES_NUM|JOB_TASK_COUNT|JOB_TASK_ROLE_COUNT)"),
-    (_NUMBER, r"PAI_(TASK_ROLE|MIN_FAILED|MIN_SUCCEEDED)_TASK_COUNT_\w+"),
-    (_NUMBER, r"PAI_TASK_INDEX|PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX"),
-    (rf"{_NUMBER}(,{_NUMBER}){{3}}", r"PAI_RESOURCE_\w+"),
-    (rf"None|{_IP}", r"PAI_HOST_IP_[a-z0-9]+_\d+|PAI_CURRENT_CONTAINER_IP|PAI_CONTAINER_HOST_IP"),
-    (_PORTS, r"PAI_PORT_LIST_[a-z0-9]+_\d+_\w+|PAI_[a-z0-9]+_\d+_\w+_PORT"),
-    (_PORTS, r"PAI_(CURRENT_CONTAINER|CONTAINER_HOST|CONTAINER_SSH)_PORT"),
-    (_PORTS, r"PAI_CONTAINER_HOST_\w+_PORT_LIST"),
-    (rf"\w{{1,255}}:{_PORTS}(;\w{{1,255}}:{_PORTS})*;?", r"PAI_CONTAINER_HOST_PORT_LIST"),
-    (rf"{_IP}:\d{{1,5}}(,{_IP}:\d{{1,5}})*", r"PAI_TASK_ROLE_[a-z0-9]+_HOST_LIST"),
-    (_PATH, r"PAI_WORK_DIR"),
-    (_NUMBER, r"FC_(TASK_INDEX|FRAMEWORK_ATTEMPT_ID|TASK_ATTEMPT_ID)"),
-    (_ID, r"FC_(FRAMEWORK_NAMESPACE|FRAMEWORK_NAME|CONFIGMAP_NAME|POD_NAME)"),
-    (
-        _ID,
-        r"FC_((FRAMEWORK|CONFIGMAP|TASKROLE|TASK|POD)_UID|(FRAMEWORK|TASK)_ATTEMPT_INSTANCE_UID)",
+    *(
+        (_OPENPAI[form], pai_names.pattern(name))
+        for name, form in pai_names.FORMS.items()
+        if form in _OPENPAI
     ),
     # The launcher's, and ours.
     (

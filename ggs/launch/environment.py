@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ggs.errors import EnvironmentVariableError
+from ggs.launch import pai_names
+from ggs.launch.pai_names import role_key
+from ggs.text import shorten
 
 MAX_TASKS = 10_000
 """Instances of a role that FrameworkController accepts."""
@@ -31,7 +34,7 @@ def is_on_openpai(variables: Mapping[str, str]) -> bool:
 
     Other platforms (PAI-DLC, Bitahub) use PAI_* names too.
     """
-    return "PAI_CURRENT_TASK_ROLE_NAME" in variables and "PAI_TASK_ROLE_LIST" in variables
+    return pai_names.ROLE_NAME in variables and pai_names.ROLE_LIST in variables
 
 
 @dataclass(frozen=True)
@@ -85,21 +88,21 @@ class PAIEnvironment:
         """
         if not is_on_openpai(variables):
             return None
-        current, names = variables["PAI_CURRENT_TASK_ROLE_NAME"], variables["PAI_TASK_ROLE_LIST"]
+        current, names = variables[pai_names.ROLE_NAME], variables[pai_names.ROLE_LIST]
         roles = tuple(_role(variables, name) for name in _role_names(names))
         role = next((role for role in roles if role.name == current), None)
         if role is None:
             raise EnvironmentVariableError(
-                f"PAI_CURRENT_TASK_ROLE_NAME={shown(current)} is not one of "
-                f"PAI_TASK_ROLE_LIST={shown(names)}"
+                f"{pai_names.ROLE_NAME}={shown(current)} is not one of "
+                f"{pai_names.ROLE_LIST}={shown(names)}"
             )
         return cls(
             roles=roles,
             role=role,
             index=_task_index(variables, role),
-            job=variables.get("PAI_JOB_NAME", ""),
-            attempt=_optional_integer(variables, "FC_FRAMEWORK_ATTEMPT_ID"),
-            attempt_uid=variables.get("FC_FRAMEWORK_ATTEMPT_INSTANCE_UID", ""),
+            job=variables.get(pai_names.JOB_NAME, ""),
+            attempt=_optional_integer(variables, pai_names.JOB_ATTEMPT),
+            attempt_uid=variables.get(pai_names.JOB_ATTEMPT_UID, ""),
             variables=MappingProxyType(dict(variables)),
         )
 
@@ -110,7 +113,7 @@ class PAIEnvironment:
                 return role
         known = ", ".join(role.name for role in self.roles)
         raise EnvironmentVariableError(
-            f"the job has no role {shown(name)}; PAI_TASK_ROLE_LIST has {known}"
+            f"the job has no role {shown(name)}; {pai_names.ROLE_LIST} has {known}"
         )
 
     def address(self, role: TaskRole, index: int) -> str:
@@ -118,11 +121,11 @@ class PAIEnvironment:
 
         Raises EnvironmentVariableError if it is missing, or no IP address.
         """
-        variable = f"PAI_HOST_IP_{role.key}_{index}"
+        variable = pai_names.HOST_IP.format(key=role.key, index=index)
         text = self.variables.get(variable, "").strip()
         if text in ("", "None"):
             raise EnvironmentVariableError(
-                f"{variable}={shown(text)}: OpenPAI did not tell where task {role.name}-{index} runs; "
+                f"{variable}={shown(text)}: OpenPAI did not say where task {role.name}-{index} runs; "
                 "take extras.gangAllocation: false out of the job file"
             )
         try:
@@ -144,7 +147,7 @@ class PAIEnvironment:
             if found.setdefault(label, ports) != ports:
                 raise EnvironmentVariableError(
                     f"{variable}={shown(self.variables[variable])} contradicts "
-                    f"PAI_PORT_LIST_{role.key}_{index}_{label}"
+                    f"{pai_names.PORT_LIST.format(key=role.key, index=index, label=label)}"
                 )
         return found
 
@@ -169,20 +172,16 @@ class PAIEnvironment:
         return tuple(ports)
 
     def _port_variables(self, key: str, index: int) -> Iterator[tuple[str, str]]:
-        new, old = f"PAI_PORT_LIST_{key}_{index}_", f"PAI_{key}_{index}_"
+        new = pai_names.PORT_LIST.format(key=key, index=index, label="")
+        old, end = pai_names.OLD_PORT.format(key=key, index=index, label=" ").split(" ")
         for variable in self.variables:
             if variable.startswith(new) and len(variable) > len(new):
                 yield variable, variable[len(new) :]
         for variable in self.variables:
-            if variable.startswith(old) and variable.endswith("_PORT"):
-                label = variable[len(old) : -len("_PORT")]
+            if variable.startswith(old) and variable.endswith(end):
+                label = variable[len(old) : -len(end)]
                 if label:
                     yield variable, label
-
-
-def role_key(name: str) -> str:
-    """A role's name as FrameworkController and the runtime write it: ``Worker_A`` is ``workera``."""
-    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def _speaks_of_rendezvous(label: str) -> bool:
@@ -196,11 +195,11 @@ def _role_names(text: str) -> list[str]:
         key = role_key(name)
         if not _ROLE_NAME.fullmatch(name) or not key:
             raise EnvironmentVariableError(
-                f"PAI_TASK_ROLE_LIST={shown(text)}: {shown(name)} is no name of a task role"
+                f"{pai_names.ROLE_LIST}={shown(text)}: {shown(name)} is no name of a task role"
             )
         if key in seen:
             raise EnvironmentVariableError(
-                f"PAI_TASK_ROLE_LIST={shown(text)}: {seen[key]!r} and {name!r} are one role to OpenPAI, "
+                f"{pai_names.ROLE_LIST}={shown(text)}: {seen[key]!r} and {name!r} are one role to OpenPAI, "
                 f"{key!r}; rename one of them in the job file"
             )
         seen[key] = name
@@ -208,13 +207,13 @@ def _role_names(text: str) -> list[str]:
 
 
 def _role(variables: Mapping[str, str], name: str) -> TaskRole:
-    variable = f"PAI_TASK_ROLE_TASK_COUNT_{name}"
+    variable = pai_names.TASK_COUNT.format(role=name)
     if variable not in variables:
         raise EnvironmentVariableError(
-            f"{variable} is not set, but PAI_TASK_ROLE_LIST names {name!r}"
+            f"{variable} is not set, but {pai_names.ROLE_LIST} names {name!r}"
         )
     tasks = integer(variable, variables[variable], low=1, high=MAX_TASKS)
-    gpus, cpus, memory_mb, shm_mb = _resources(variables, f"PAI_RESOURCE_{name}")
+    gpus, cpus, memory_mb, shm_mb = _resources(variables, pai_names.RESOURCE.format(role=name))
     return TaskRole(name, tasks, gpus, cpus, memory_mb, shm_mb)
 
 
@@ -229,14 +228,14 @@ def _resources(variables: Mapping[str, str], variable: str) -> list[int | None]:
 
 
 def _task_index(variables: Mapping[str, str], role: TaskRole) -> int:
-    names = ("PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX", "PAI_TASK_INDEX", "FC_TASK_INDEX")
+    names = (pai_names.TASK_INDEX, "PAI_TASK_INDEX", "FC_TASK_INDEX")
     for name in names:
         if name in variables:
             index = integer(name, variables[name], low=0, high=MAX_TASKS)
             if index >= role.tasks:
                 raise EnvironmentVariableError(
                     f"{name}={index} is out of range: role {role.name!r} has tasks 0 to "
-                    f"{role.tasks - 1} (PAI_TASK_ROLE_TASK_COUNT_{role.name}={role.tasks})"
+                    f"{role.tasks - 1} ({pai_names.TASK_COUNT.format(role=role.name)}={role.tasks})"
                 )
             return index
     raise EnvironmentVariableError(f"no task index: none of {', '.join(names)} is set")
@@ -276,4 +275,4 @@ def integer(variable: str, text: str, *, low: int, high: int, whole: str | None 
 
 def shown(text: str) -> str:
     """A value as it stands in a message: quoted, on one line, and not longer than a line should be."""
-    return repr(text if len(text) <= 80 else text[:77] + "...")
+    return repr(shorten(text, 80))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from ggs.errors import GGSError
 from ggs.extras import extras_named
-from ggs.launch import exit_codes, failures
+from ggs.launch import exit_codes, failures, pai_names
 from ggs.launch.environment import PAIEnvironment
 from ggs.launch.failures import Failure
 from ggs.launch.placement import (
@@ -33,7 +33,7 @@ from ggs.launch.placement import (
     place,
     worker_variables,
 )
-from ggs.launch.processes import Family, Stopped, stop_on_signals
+from ggs.launch.processes import ProcessTree, Stopped, stop_on_signals
 from ggs.launch.rendezvous import meet
 from ggs.launch.worker_process import Order
 
@@ -72,8 +72,8 @@ def guard(run: Callable[[], int]) -> int:
 
 def _where() -> str:
     """This task, before anything is known of it but its variables."""
-    role = os.environ.get("PAI_CURRENT_TASK_ROLE_NAME", "local")
-    index = os.environ.get("PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX", "0")
+    role = os.environ.get(pai_names.ROLE_NAME, "local")
+    index = os.environ.get(pai_names.TASK_INDEX, "0")
     return f"task {role}-{index}"
 
 
@@ -117,14 +117,14 @@ def launch(
     order = Order.to_call(
         placement.task, worker_variables(placement, variables), function, arguments
     )
-    meeting, family = meet(placement), Family()
+    meeting, processes = meet(placement), ProcessTree()
     try:
         with tempfile.TemporaryDirectory(prefix="ggs-") as folder:
             cause = _run(placement, meeting, order, Path(folder))
             if cause is None:
-                family.wait()
+                processes.wait()
     finally:
-        family.end()
+        processes.end()
         meeting.close()
     if cause is None:
         return exit_codes.SUCCESS

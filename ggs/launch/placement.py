@@ -17,6 +17,7 @@ from itertools import groupby
 
 from ggs.dist.backend import choose_backend
 from ggs.errors import ConfigurationError, DeviceError, EnvironmentVariableError
+from ggs.launch import pai_names
 from ggs.launch.environment import MAX_TASKS, PAIEnvironment, TaskRole, integer, shown
 from ggs.launch.network import find_interface, interface_names, is_local
 
@@ -159,7 +160,6 @@ def place(variables: Mapping[str, str], options: LaunchOptions, devices: Devices
         tasks, node = _numbered_nodes(variables)
         roles = [own] * len(tasks)
     workers = tuple(_worker_count(role, options, devices) for role in roles)
-    cpus = len(os.sched_getaffinity(0))
     master, ports, address = _endpoint(variables, environment, roles)
     return Placement(
         tasks=tuple(tasks),
@@ -172,9 +172,16 @@ def place(variables: Mapping[str, str], options: LaunchOptions, devices: Devices
         run_id=_run_id(environment, master, ports),
         rendezvous_timeout=options.rendezvous_timeout,
         finish_timeout=options.finish_timeout,
-        threads=options.threads or max(1, min(cpus, own.cpus or cpus) // workers[node]),
+        threads=threads_per_worker(options.threads, workers[node], own.cpus),
         hide_gpus=options.cpu or own.gpus == 0,
     )
+
+
+def threads_per_worker(chosen: int, workers: int, cpus: int | None = None) -> int:
+    """CPU threads of each of a task's ``workers``: as chosen, or for 0 its share of the cores that this
+    process may use, of which the task has ``cpus``."""
+    usable = len(os.sched_getaffinity(0))
+    return chosen or max(1, min(usable, cpus or usable) // workers)
 
 
 def worker_variables(placement: Placement, variables: Mapping[str, str]) -> dict[str, str]:
@@ -253,7 +260,9 @@ def _worker_count(role: TaskRole, options: LaunchOptions, devices: Devices) -> i
 def _check_devices(role: TaskRole, options: LaunchOptions, devices: Devices) -> None:
     if role.gpus is None or role.gpus <= devices.visible or options.cpu:
         return
-    promise = f"PAI_RESOURCE_{role.name} gives this task {role.gpus} GPUs, but PyTorch"
+    promise = (
+        f"{pai_names.RESOURCE.format(role=role.name)} gives this task {role.gpus} GPUs, but PyTorch"
+    )
     if not devices.supported:
         raise ConfigurationError(
             f"{promise} is built without GPU support; use another image or gpu: 0"
@@ -301,8 +310,8 @@ def _endpoint(
     own = environment.address(environment.role, environment.index)
     if not is_local(own):
         raise EnvironmentVariableError(
-            f"PAI_HOST_IP_{environment.role.key}_{environment.index}={own!r} is not an address of this "
-            "machine"
+            f"{pai_names.HOST_IP.format(key=environment.role.key, index=environment.index)}={own!r} is not "
+            "an address of this machine"
         )
     return (
         master or environment.address(roles[0], 0),

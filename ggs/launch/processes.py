@@ -12,8 +12,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import FrameType
+
+import psutil
+
+from ggs.signals import handled
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -45,30 +48,26 @@ def stop_on_signals() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(number)
 
-    before = {number: signal.signal(number, stop) for number in _SIGNALS}
-    try:
+    with handled(_SIGNALS, stop):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
-class Family:
+class ProcessTree:
     """The processes that this one has started since, and all that those have started."""
 
     def __init__(self) -> None:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        self._strangers = _descendants(os.getpid())
+        self._earlier = _descendants()
 
     def wait(self, seconds: float = LEFT_BEHIND_SECONDS) -> None:
         """Wait until all have ended, for as long as given; says so if that takes more than a moment."""
         start = time.monotonic()
         said = False
-        while (members := self._members()) and time.monotonic() < start + seconds:
+        while (running := self._running()) and time.monotonic() < start + seconds:
             if not said and time.monotonic() > start + 1:
                 said = True
                 print(
-                    f"ggs: waiting up to {seconds:.0f} s for processes that workers left: {members}",
+                    f"ggs: waiting up to {seconds:.0f} s for processes that workers left: {running}",
                     file=sys.stderr,
                     flush=True,
                 )
@@ -78,46 +77,30 @@ class Family:
         """Kill all that are left, and reap them. A process inside the kernel may outlast 10 seconds."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # an impatient Ctrl-C can wait
         deadline = time.monotonic() + 10
-        while (members := self._members()) and time.monotonic() < deadline:
-            for member in members:
+        while (running := self._running()) and time.monotonic() < deadline:
+            for process in running:
                 with suppress(ProcessLookupError):
-                    os.kill(member, signal.SIGKILL)
+                    os.kill(process, signal.SIGKILL)
             time.sleep(0.01)
         _prctl(_PR_SET_CHILD_SUBREAPER, 0)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def _members(self) -> list[int]:
-        """Those that still run; reaps on the way those that have ended and are our own children."""
-        members = sorted(_descendants(os.getpid()) - self._strangers)
-        return [member for member in members if not _reap(member)]
+    def _running(self) -> list[int]:
+        """Those that still run; reaps on the way those that have ended and are children of this process."""
+        processes = sorted(_descendants() - self._earlier)
+        return [process for process in processes if not _reap(process)]
+
+
+def _descendants() -> set[int]:
+    return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
 def _reap(process: int) -> bool:
     """Whether the process has ended."""
     try:
         return os.waitpid(process, os.WNOHANG)[0] == process
-    except ChildProcessError:  # not our own child; or gone
-        return not Path(f"/proc/{process}").exists()
-
-
-def _descendants(root: int) -> set[int]:
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            # The name, in parentheses, may hold anything; the parent is the second field after it.
-            parent = int((entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
-        except (OSError, IndexError):
-            continue  # it has ended meanwhile
-        children.setdefault(parent, []).append(int(entry.name))
-    found: set[int] = set()
-    queue = [root]
-    while queue:
-        for child in children.get(queue.pop(), []):
-            found.add(child)
-            queue.append(child)
-    return found
+    except ChildProcessError:  # not a child of this process; or gone
+        return not psutil.pid_exists(process)
 
 
 def _prctl(option: int, value: int) -> None:

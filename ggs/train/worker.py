@@ -13,6 +13,7 @@ from ggs.dist.backend import choose_backend
 from ggs.dist.collectives import Collectives
 from ggs.dist.process_group import Group, connect
 from ggs.errors import ConfigurationError
+from ggs.launch.placement import threads_per_worker
 from ggs.optim.batchnorm import batchnorm_modules
 from ggs.train import data, models, seeds, tensorboard
 from ggs.train.check import check_batch
@@ -43,7 +44,7 @@ def main(config: TrainConfig) -> None:
     local_rank, local_size = _number("LOCAL_RANK", 0), _number("LOCAL_WORLD_SIZE", 1)
     device = pick_device(config, local_rank)
     if config.threads or "OMP_NUM_THREADS" not in os.environ:  # the launcher sets it
-        torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // local_size))
+        torch.set_num_threads(threads_per_worker(config.threads, local_size))
     if config.download and local_rank == 0:
         data.download(config)  # the others of this machine wait for us in the rendezvous below
     selects_here = device.type == "cpu" and config.method != "dense"

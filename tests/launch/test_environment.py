@@ -225,7 +225,7 @@ WRONG_ENVIRONMENTS: list[tuple[str, Callable[[dict[str, str]], None], str]] = [
     (
         "no address",
         lacking("PAI_HOST_IP_worker_0"),
-        "PAI_HOST_IP_worker_0='': OpenPAI did not tell",
+        "PAI_HOST_IP_worker_0='': OpenPAI did not say",
     ),
     ("no gang", setting(PAI_HOST_IP_worker_0="None"), "gangAllocation"),
     ("address of words", setting(PAI_HOST_IP_worker_0="master"), "is not an IP address"),

@@ -28,7 +28,7 @@ from ggs.launch.failures import Failure
 from ggs.launch.launcher import guard
 from ggs.launch.meeting import Meeting
 from ggs.launch.placement import Devices, LaunchOptions, Placement, place
-from ggs.launch.processes import Family, Stopped
+from ggs.launch.processes import ProcessTree, Stopped
 from ggs.launch.rendezvous import Host, meet
 from tests.launch.ports import free_ports
 from tests.launch.variables import pai_variables
@@ -409,19 +409,19 @@ print(subprocess.Popen(["sleep", "{}"], start_new_session=True, stdout=-3, stder
 
 def test_what_a_child_leaves_behind_is_waited_for_and_ended() -> None:
     before = subprocess.Popen(["sleep", "300"])
-    family = Family()
+    processes = ProcessTree()
     try:
         for seconds, wait in [("0.5", 10.0), ("300", 0.2)]:
             output = subprocess.run(
                 [sys.executable, "-c", ORPHAN.format(seconds)], capture_output=True, check=True
             )
-            family.wait(wait)
+            processes.wait(wait)
             assert Path(f"/proc/{int(output.stdout)}").exists() == (seconds == "300")
-        family.end()
+        processes.end()
         assert not Path(f"/proc/{int(output.stdout)}").exists()
         assert before.poll() is None  # it was there before: a stranger
     finally:
-        family.end()
+        processes.end()
         before.kill()
         before.wait()
 

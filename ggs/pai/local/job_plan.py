@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ggs.errors import ConfigurationError
+from ggs.launch.pai_names import role_key
 from ggs.pai.job.document import Document, load
 from ggs.pai.job.edit import edit
 from ggs.pai.job.model import Job
 from ggs.pai.local.options import Kill, LocalOptions
-from ggs.pai.local.task_environment import TaskId, port_labels, short_name, tasks_of
+from ggs.pai.local.task_environment import TaskId, port_labels, tasks_of
 from ggs.pai.validate import validate
 from ggs.text import name_and_value
 
@@ -66,7 +67,7 @@ def _check_roles(job: Job) -> None:
     known: dict[str, str] = {}
     for name, role in job.task_roles.items():
         job.image(name)
-        short = short_name(name)
+        short = role_key(name)
         if short in known:
             raise ConfigurationError(
                 f"the roles {known[short]} and {name} are both {short!r} to OpenPAI: rename one"

@@ -6,11 +6,11 @@ its lower-cased alphanumeric name, the second by the name in the file.
 """
 
 import hashlib
-import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ggs.launch.pai_names import role_key
 from ggs.pai.job.model import Job, RoleSpec
 
 PORT_RANGE = (15000, 40000)
@@ -49,11 +49,6 @@ class Attempt:
     def uid(self, *parts: object) -> str:
         """The identifier of something that lives as long as this attempt."""
         return str(uuid.uuid5(uuid.UUID(self.job_uid), "/".join(map(str, (self.number, *parts)))))
-
-
-def short_name(role: str) -> str:
-    """The role's name in ``FC_*`` and in the names of address and port variables."""
-    return re.sub(r"[^a-z0-9]", "", role.lower())
 
 
 def tasks_of(job: Job) -> list[TaskId]:
@@ -111,7 +106,7 @@ def _controller_variables(
 ) -> dict[str, str]:
     """Part A: FrameworkController's fifteen, in which the job is an MD5 sum."""
     name = hashlib.md5(framework_name.encode()).hexdigest()
-    role = short_name(task.role)
+    role = role_key(task.role)
     config_map_uid = attempt.uid("config map")
     pod_uid = attempt.pods[task].uid
     return {
@@ -173,7 +168,7 @@ def _runtime_variables(
 ) -> Iterator[tuple[str, str]]:
     """Part C: what the runtime exports in the user container, about every task and the current one."""
     for name, role in job.task_roles.items():
-        short = short_name(name)
+        short = role_key(name)
         hosts = []
         for index in range(role.instances):
             pod = pods[TaskId(name, index)]
@@ -186,7 +181,7 @@ def _runtime_variables(
             if task == TaskId(name, index):
                 yield from _current_task_variables(pod.address, ports)
         yield f"PAI_TASK_ROLE_{short}_HOST_LIST", ",".join(hosts)
-    instances = (f"{short_name(other.role)}:{other.index}" for other in tasks_of(job))
+    instances = (f"{role_key(other.role)}:{other.index}" for other in tasks_of(job))
     yield "PAI_TASK_ROLE_INSTANCES", ",".join(instances)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ggs.launch.pai_names import role_key
 from ggs.pai.job.document import Path
 from ggs.pai.validate.finding import JobView, Violation, rule
 
@@ -14,10 +15,6 @@ _MAX_INSTANCES = 10_000
 _MAX_PORTS = 10
 _OPENPAI_SHM = 512
 _LTP_SHM = 16384
-
-
-def _effective(role: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", role.lower())
 
 
 @rule(
@@ -32,7 +29,7 @@ def role_name(view: JobView) -> Iterator[Violation]:
     runtime then looks the role up under the new name. The rule in effect is [a-z0-9]{1,63}."""
     for role in view.roles:
         if _SCHEMA_NAME.fullmatch(role) and not _NAME.fullmatch(role):
-            message = f"the role name {role!r} becomes {_effective(role)!r} on the way"
+            message = f"the role name {role!r} becomes {role_key(role)!r} on the way"
             yield Violation(
                 ("taskRoles", role), message if len(role) <= 63 else f"{len(role)} letters"
             )
@@ -48,7 +45,7 @@ def role_collision(view: JobView) -> Iterator[Violation]:
     """worker_1 and worker1 are the same role for the scheduler."""
     seen: dict[str, str] = {}
     for role in view.roles:
-        other = seen.setdefault(_effective(role), role)
+        other = seen.setdefault(role_key(role), role)
         if other != role:
             yield Violation(("taskRoles", role), f"{role!r} and {other!r} are one name")
 

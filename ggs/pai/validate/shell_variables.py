@@ -5,35 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ggs.launch import pai_names
 from ggs.pai.job.document import Path
 from ggs.pai.validate import shell
 from ggs.pai.validate.finding import JobView, Violation, rule
 
-_FIXED = frozenset(
-    (
-        *("FC_FRAMEWORK_NAMESPACE", "FC_FRAMEWORK_NAME", "FC_FRAMEWORK_UID"),
-        *("FC_FRAMEWORK_ATTEMPT_ID", "FC_FRAMEWORK_ATTEMPT_INSTANCE_UID", "FC_TASKROLE_NAME"),
-        *("FC_TASKROLE_UID", "FC_TASK_INDEX", "FC_TASK_UID", "FC_TASK_ATTEMPT_ID"),
-        *("FC_TASK_ATTEMPT_INSTANCE_UID", "FC_CONFIGMAP_NAME", "FC_CONFIGMAP_UID", "FC_POD_NAME"),
-        *("FC_POD_UID", "PAI_FRAMEWORK_NAME", "PAI_JOB_NAME", "PAI_USER_NAME", "PAI_USERNAME"),
-        *("PAI_DEFAULT_FS_URI", "PAI_VIRTUAL_CLUSTER", "PAI_TASKS_NUM", "PAI_TASK_ROLES_NUM"),
-        *("PAI_TASK_ROLE_COUNT", "PAI_TASK_ROLE_LIST", "PAI_TASK_ROLE_INSTANCES"),
-        *("PAI_JOB_TASK_COUNT", "PAI_JOB_TASK_ROLE_COUNT", "PAI_JOB_TASK_ROLE_LIST"),
-        *("PAI_CURRENT_TASK_ROLE_NAME", "PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX"),
-        *("PAI_TASK_INDEX", "PAI_CURRENT_CONTAINER_IP", "PAI_CURRENT_CONTAINER_PORT"),
-        *("PAI_CONTAINER_HOST_IP", "PAI_CONTAINER_HOST_PORT", "PAI_CONTAINER_HOST_PORT_LIST"),
-        *("PAI_CONTAINER_SSH_PORT", "PAI_WORK_DIR", "RUNTIME_LOG_PIPE"),
-    )
-)
 # Set on some tasks only: with GPUs or without, with HiveD or without.
 _SOMETIMES = frozenset(["NVIDIA_VISIBLE_DEVICES", "HIVED_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES"])
-_PER_ROLE = re.compile(
-    r"PAI_(?:TASK_ROLE_TASK_COUNT|RESOURCE|MIN_FAILED_TASK_COUNT|MIN_SUCCEEDED_TASK_COUNT)_(\w+)"
-)
-_ADDRESS = re.compile(r"PAI_HOST_IP_([a-z0-9]+)_(\d+)")
-_PORT = re.compile(r"PAI_PORT_LIST_([a-z0-9]+)_(\d+)_(\w+)|PAI_([a-z0-9]+)_(\d+)_(\w+)_PORT")
-_HOST_LIST = re.compile(r"PAI_TASK_ROLE_([a-z0-9]+)_HOST_LIST")
-_CURRENT_PORT = re.compile(r"PAI_CONTAINER_HOST_(\w+)_PORT_LIST")
 _LAUNCHERS = frozenset(
     ["MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "NNODES"]
 )
@@ -84,24 +62,28 @@ def unset_variable(view: JobView) -> Iterator[Violation]:
             yield Violation(path, f"nothing sets {name}", fix)
 
 
-def _is_set(view: JobView, current_role: str, name: str) -> bool:
-    if name in _FIXED:
-        return True
-    if match := _PER_ROLE.fullmatch(name):
-        return match[1] in view.roles
-    names = {re.sub(r"[^a-z0-9]", "", role.lower()): role for role in view.roles}
-    if match := _HOST_LIST.fullmatch(name):
-        return match[1] in names
-    if match := _ADDRESS.fullmatch(name):
-        return match[1] in names and int(match[2]) < view.instances(names[match[1]])
-    if match := _CURRENT_PORT.fullmatch(name):
-        return match[1] in _labels(view, current_role)
-    if match := _PORT.fullmatch(name):
-        role, index, label = (part for part in match.groups() if part is not None)
-        if role not in names or int(index) >= view.instances(names[role]):
+def _is_set(view: JobView, own_role: str, name: str) -> bool:
+    parts = (re.fullmatch(pai_names.pattern(template), name) for template in pai_names.FORMS)
+    return any(_has(view, own_role, **match.groupdict()) for match in parts if match)
+
+
+def _has(
+    view: JobView,
+    own_role: str,
+    role: str | None = None,
+    key: str | None = None,
+    index: str = "0",
+    label: str | None = None,
+) -> bool:
+    """Whether the job has what the parts of a variable's name stand for."""
+    if role is not None and role not in view.roles:
+        return False
+    if key is not None:
+        roles = {pai_names.role_key(name): name for name in view.roles}
+        if key not in roles or int(index) >= view.instances(roles[key]):
             return False
-        return label in _labels(view, names[role])
-    return False
+        own_role = roles[key]
+    return label is None or label in _labels(view, own_role)
 
 
 def _labels(view: JobView, role: str) -> set[str]:
