@@ -26,6 +26,7 @@ from ggs.exchange.cost import (
     ring_bytes,
 )
 from ggs.optim.schedule import selected_count
+from ggs.text import shorten
 from ggs.train.console import size
 from ggs.train.names import known_models, require_model
 
@@ -99,37 +100,32 @@ class Shapes:
 
 def bandwidth(text: str) -> float:
     """Bits per second of "1Gbit", "100Mbit/s", "2.5 Gbit". Raises ConfigurationError."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)bit(?:/s|ps)?\s*", text, re.IGNORECASE)
-    if not found or float(found[1]) <= 0:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)bit(?:/s|ps)?\s*", text, re.IGNORECASE)
+    if not match or float(match[1]) <= 0:
         raise ConfigurationError(
-            f"bandwidth: {_short(text)} is not readable; give it as 1Gbit or 100Mbit"
+            f"bandwidth: {shorten(text, 40)!r} is not readable; give it as 1Gbit or 100Mbit"
         )
-    bits = float(found[1]) * 1000.0 ** "_kmgt".index(found[2].lower() or "_")
+    bits = float(match[1]) * 1000.0 ** "_kmgt".index(match[2].lower() or "_")
     if not BANDWIDTHS[0] <= bits <= BANDWIDTHS[1]:
         raise ConfigurationError(
-            f"bandwidth: {_short(text)} is not allowed; give 1 kbit to 1000 Tbit a second"
+            f"bandwidth: {shorten(text, 40)!r} is not allowed; give 1 kbit to 1000 Tbit a second"
         )
     return bits
 
 
 def duration(text: str) -> float:
     """Seconds of "50us", "0.1ms", "2 s". Raises ConfigurationError."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s)\s*", text, re.IGNORECASE)
-    if not found:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s)\s*", text, re.IGNORECASE)
+    if not match:
         raise ConfigurationError(
-            f"latency: {_short(text)} is not readable; give it as 50us or 0.2ms"
+            f"latency: {shorten(text, 40)!r} is not readable; give it as 50us or 0.2ms"
         )
-    seconds = float(found[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[found[2].lower()]
+    seconds = float(match[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[match[2].lower()]
     if seconds > LONGEST_LATENCY:
         raise ConfigurationError(
-            f"latency: {_short(text)} is not allowed; give at most {LONGEST_LATENCY:g} s"
+            f"latency: {shorten(text, 40)!r} is not allowed; give at most {LONGEST_LATENCY:g} s"
         )
     return seconds
-
-
-def _short(text: str) -> str:
-    """For a message of one line that can be read."""
-    return repr(text if len(text) <= 40 else f"{text[:37]}...")
 
 
 def shapes(model: str) -> Shapes:
@@ -141,7 +137,7 @@ def shapes(model: str) -> Shapes:
     from ggs.optim.batchnorm import local_parameters
     from ggs.train import models, user_model
 
-    found: dict[str, Any] = {
+    given: dict[str, Any] = {
         "num_classes": 1000,
         "in_channels": 3,
         "image_size": 224,
@@ -152,13 +148,13 @@ def shapes(model: str) -> Shapes:
         with suppress(TypeError, ValueError):  # a built-in one has no signature
             parameters = inspect.signature(function).parameters.values()
             required = {p.name for p in parameters if p.default is p.empty}
-        built = user_model.build(model, {k: v for k, v in found.items() if k in required}, {})
+        built = user_model.build(model, {k: v for k, v in given.items() if k in required}, {})
     else:
         try:
             with torch.device("meta"):
-                built = models.build(model, **found, options={})
+                built = models.build(model, **given, options={})
         except NotImplementedError:  # the RegNets compute with tensors while they are built
-            built = models.build(model, **found, options={})
+            built = models.build(model, **given, options={})
     local = local_parameters(built, "average")
     trained = [parameter for parameter in built.parameters() if parameter.requires_grad]
     return Shapes(
@@ -192,7 +188,7 @@ def predict(
     """
     numel, network = model.numel, cluster.network
     speedup = GPU_SPEEDUP if cluster.gpus else 1.0
-    found = []
+    rivals = []
     for method, nbytes, rounds in (
         ("ddp", 4.0 * numel, 4.0 * numel / BUCKET_BYTES),
         ("ddp bf16", 2.0 * numel, 4.0 * numel / BUCKET_BYTES),
@@ -206,8 +202,8 @@ def predict(
         wire += hops * max(1, math.ceil(rounds)) * network.latency
         arithmetic = overhead.per_parameter * numel / speedup
         seconds = overhead.seconds(floor, arithmetic, wire)
-        found.append(Prediction(method, seconds, sent if cluster.nodes > 1 else 0.0))
-    return [*_ggs(model, cluster, floor, density, values), *found]
+        rivals.append(Prediction(method, seconds, sent if cluster.nodes > 1 else 0.0))
+    return [*_ggs(model, cluster, floor, density, values), *rivals]
 
 
 def _ggs(
@@ -222,13 +218,15 @@ def _ggs(
     sizes = numel, selected_count(numel, density)
 
     name, cost = choose(*sizes, cluster.workers, cluster.local, values, device)
-    found = [Prediction("ggs", *_step(model, cost, sizes[1], cluster, floor), name)]
+    predictions = [Prediction("ggs", *_step(model, cost, sizes[1], cluster, floor), name)]
     if cluster.nodes > 1 and cluster.gpus > 1:
         name, cost = hierarchical_cost(*sizes, cluster.nodes, cluster.gpus, values, device)
         step = _step(model, cost, sizes[1], cluster, floor)
         setting = "exchange=hierarchical"
-        found.append(Prediction("ggs", *step, f"{setting}, {name} between the nodes", setting))
-    return found
+        predictions.append(
+            Prediction("ggs", *step, f"{setting}, {name} between the nodes", setting)
+        )
+    return predictions
 
 
 def _step(
@@ -255,7 +253,7 @@ def verdict(predictions: list[Prediction]) -> str:
     """One sentence: use GGS, or don't, and why."""
     ours = [p for p in predictions if p.method == "ggs"]
     best = min((p for p in predictions if p.method != "ggs"), key=lambda rival: rival.seconds)
-    ggs, fastest = ours[0], min(ours, key=lambda own: own.seconds)
+    ggs, fastest = ours[0], min(ours, key=lambda method: method.seconds)
     # A setting that changes the algorithm must be worth it, or be what makes GGS pay.
     makes_it_pay = best.seconds / ggs.seconds < MARGIN <= best.seconds / fastest.seconds
     if makes_it_pay or ggs.seconds / fastest.seconds >= MARGIN:
@@ -284,11 +282,11 @@ def plan(
     """The table and the verdict, as text. Raises ConfigurationError for what cannot be."""
     cluster = _cluster(nodes, gpus, bandwidth_text, latency_text)
     floor = _checked_floor(model, gpus, step_ms, density)
-    found = shapes(model)
-    predictions = predict(found, cluster, floor, density, values)
+    parameters = shapes(model)
+    predictions = predict(parameters, cluster, floor, density, values)
     assumed = "assumed: give --step-ms, and take the times as orders of magnitude"
     lines = [
-        f"{model}: {found.numel:,} parameters on {nodes} node(s) x {cluster.local} worker(s), "
+        f"{model}: {parameters.numel:,} parameters on {nodes} node(s) x {cluster.local} worker(s), "
         f"{bandwidth_text} and {latency_text} between nodes",
         f"step without communication: {floor * 1e3:.1f} ms ({assumed if step_ms is None else 'given'})",
         *_table(predictions),

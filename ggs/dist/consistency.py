@@ -13,6 +13,7 @@ import torch
 
 from ggs.dist.collectives import Collectives
 from ggs.errors import MismatchError
+from ggs.text import shorten
 
 _TEXT_BYTES = 512
 
@@ -36,8 +37,8 @@ def require_agreement(
     content = _to_tensor(document[: int(size)].ljust(int(size), b" "), device)
     collectives.broadcast_(content)
     reference = json.loads(bytes(content.cpu().tolist()))
-    found = _first_difference(reference, json.loads(document))
-    text = found.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b" ")
+    difference = _first_difference(reference, json.loads(document))
+    text = difference.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b" ")
     texts = collectives.all_gather(_to_tensor(text, device)).cpu()
     for rank, row in enumerate(texts):
         difference = bytes(row.tolist()).decode(errors="replace").strip()
@@ -60,23 +61,22 @@ def _plain(value: Any) -> Any:
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
-def _first_difference(reference: Any, own: Any, path: str = "") -> str:
+def _first_difference(reference: Any, here: Any, path: str = "") -> str:
     """The first place where two JSON documents differ, as 'path: A there, B here'; '' if none."""
-    if isinstance(reference, dict) and isinstance(own, dict):
-        for key in sorted(reference.keys() | own.keys()):
-            place = f"{path} {key}".strip()
+    if isinstance(reference, dict) and isinstance(here, dict):
+        for key in sorted(reference.keys() | here.keys()):
+            inner = f"{path} {key}".strip()
             if key not in reference:
-                return f"{place}: absent on rank 0, {_short(own[key])} here"
-            if key not in own:
-                return f"{place}: {_short(reference[key])} on rank 0, absent here"
-            if found := _first_difference(reference[key], own[key], place):
-                return found
+                return f"{inner}: absent on rank 0, {_short(here[key])} here"
+            if key not in here:
+                return f"{inner}: {_short(reference[key])} on rank 0, absent here"
+            if difference := _first_difference(reference[key], here[key], inner):
+                return difference
         return ""
-    if reference != own:
-        return f"{path}: {_short(reference)} on rank 0, {_short(own)} here"
+    if reference != here:
+        return f"{path}: {_short(reference)} on rank 0, {_short(here)} here"
     return ""
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return shorten(json.dumps(value), 80)

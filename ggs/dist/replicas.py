@@ -33,7 +33,7 @@ def _leave_shared_memory(tensors: Iterable[Tensor]) -> None:
 
     Those that are views of one memory remain so.
     """
-    own: dict[int, torch.UntypedStorage] = {}
+    copies: dict[int, torch.UntypedStorage] = {}
     for tensor in tensors:
         if tensor.device.type != "cpu" or not tensor.untyped_storage().is_shared():
             continue
@@ -41,10 +41,10 @@ def _leave_shared_memory(tensors: Iterable[Tensor]) -> None:
             tensor.data = tensor.clone()
             continue
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            own[storage.data_ptr()] = storage.clone()  # type: ignore[no-untyped-call]
+        if storage.data_ptr() not in copies:
+            copies[storage.data_ptr()] = storage.clone()  # type: ignore[no-untyped-call]
         tensor.data = torch.empty(0, dtype=tensor.dtype).set_(
-            own[storage.data_ptr()], tensor.storage_offset(), tensor.size(), tensor.stride()
+            copies[storage.data_ptr()], tensor.storage_offset(), tensor.size(), tensor.stride()
         )
 
 

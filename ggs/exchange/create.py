@@ -51,10 +51,12 @@ def create(
         return AllGather(collectives, task)
     if name == "split":
         return Split(collectives, task)
-    return Auto(collectives, task, _common(collectives, local, task), hints=name == "auto")
+    return Auto(
+        collectives, task, _common_node_size(collectives, local, task), hints=name == "auto"
+    )
 
 
-def _common(collectives: Collectives, local: int | None, task: ExchangeTask) -> int:
+def _common_node_size(collectives: Collectives, local: int | None, task: ExchangeTask) -> int:
     """The number of workers on every node; 1 where it is unknown or differs. A collective."""
     here = torch.tensor([local or 1], dtype=torch.int64, device=task.residual.device)
     sizes = set(collectives.all_gather(here).view(-1).tolist())

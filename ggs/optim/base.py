@@ -28,6 +28,7 @@ from ggs.optim.state import check_tensors, is_count
 from ggs.optim.statistics import StepStatistics
 from ggs.optim.support import (
     check_buffers,
+    check_frozen,
     check_initialised,
     check_model,
     check_optimizer,
@@ -35,6 +36,9 @@ from ggs.optim.support import (
     describe,
     named_parameters,
 )
+
+HasGradient = dict[nn.Parameter, bool]
+"""Of each shared parameter, whether any worker has a gradient in this step."""
 
 _COUNTS = ("step", "consecutive_skips", "skipped_steps")
 """What of the statistics is part of the state."""
@@ -143,7 +147,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self.inner.param_groups is not self._linked:  # its own load_state_dict() replaced them
             self._follow_inner()
         self.inner.param_groups = self.param_groups  # whoever replaced ours meant both
-        self._check_frozen()
+        check_frozen(self.shared, self._frozen)
 
         before = self.collectives.bytes_sent, self.collectives.bytes_received
         # Agree: until here nothing has changed on any worker.
@@ -159,7 +163,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return loss
 
     @torch.no_grad()
-    def _agree_on_gradients(self, digest: StepDigest) -> dict[nn.Parameter, bool] | None:
+    def _agree_on_gradients(self, digest: StepDigest) -> HasGradient | None:
         """Which shared parameters have a gradient on any worker; None where one is not finite anywhere."""
         gradients = [
             p.grad for group in self.param_groups for p in group["params"] if p.grad is not None
@@ -192,12 +196,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return StepDigest(tuple(rates), "learning rates and weight decays are")
 
     @abstractmethod
-    def _take_step(self, has_gradient: dict[nn.Parameter, bool], density: float | None) -> int:
+    def _take_step(self, has_gradient: HasGradient, density: float | None) -> int:
         """Do the step that all agreed on; return how many elements this worker sent.
 
-        Args:
-            has_gradient: for each shared parameter, whether any worker has a gradient of it.
-            density: of the step's digest.
+        ``density`` is the digest's.
         """
 
     def _record(self, taken: bool, selected: int, bytes_before: tuple[int, int]) -> None:
@@ -219,20 +221,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "some worker, after step "
                 f"{last.step}: lower the learning rate, clip gradients, or check the input data"
             )
-
-    def _check_frozen(self) -> None:
-        for name, parameter in self.shared:
-            if not parameter.requires_grad:
-                raise UnsupportedError(
-                    f"parameter {name} was frozen after the optimizer was wrapped, and its residual "
-                    "would go on moving it: freeze first, then wrap"
-                )
-        for name, parameter in self._frozen:
-            if parameter.grad is not None:
-                raise UnsupportedError(
-                    f"parameter {name} has a gradient but was frozen when the optimizer was wrapped: "
-                    "set requires_grad first, then wrap"
-                )
 
     @property
     def dense_bytes_per_step(self) -> int:
@@ -290,7 +278,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The inner optimizer's state plus this worker's own, under "ggs". It differs per rank."""
-        return {**self.inner.state_dict(), "ggs": self._own_state()}
+        return {**self.inner.state_dict(), "ggs": self._worker_state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take back what ``state_dict`` gave on the same rank.
@@ -303,48 +291,50 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         self._check_outside("load_state_dict()")
         plain = {key: value for key, value in state_dict.items() if key != "ggs"}
-        own = state_dict.get("ggs")
-        if own is not None:
-            self._check_own_state(own)
+        state = state_dict.get("ggs")
+        if state is not None:
+            self._check_worker_state(state)
         self.inner.load_state_dict(plain)
         self._follow_inner()
-        self._load_own_state(own)
+        self._load_worker_state(state)
         self._running.keep()
 
-    def _own_tensors(self) -> dict[str, dict[str, Tensor]]:
+    def _state_tensors(self) -> dict[str, dict[str, Tensor]]:
         """What of the state is tensors, by kind and name of the parameter: views to read and to write."""
         return {}
 
-    def _own_state(self) -> dict[str, Any]:
+    def _worker_state(self) -> dict[str, Any]:
         counts = {name: getattr(self.statistics, name) for name in _COUNTS}
-        return {"class": type(self).__name__, **counts, **self._own_tensors()}
+        return {"class": type(self).__name__, **counts, **self._state_tensors()}
 
-    def _check_own_state(self, own: Any) -> None:
-        """Raise CheckpointError before anything is changed if ``own`` does not fit."""
+    def _check_worker_state(self, state: Any) -> None:
+        """Raise CheckpointError before anything is changed if ``state`` does not fit."""
         here = type(self).__name__
-        kind = own.get("class", here) if isinstance(own, dict) else here  # older ones do not say
+        kind = (
+            state.get("class", here) if isinstance(state, dict) else here
+        )  # older ones do not say
         if kind != here:
             raise CheckpointError(
                 f"the state is of {kind} and means something else to {here}: load a state of {here}, or "
                 "leave out what is under 'ggs' to start afresh"
             )
         for name in _COUNTS:
-            if not isinstance(own, dict) or not is_count(own.get(name)):
+            if not isinstance(state, dict) or not is_count(state.get(name)):
                 raise CheckpointError(
                     f"the state under 'ggs' has no whole number {name!r}: load what "
                     f"{here}.state_dict() gave"
                 )
-        for kind, tensors in self._own_tensors().items():
+        for kind, tensors in self._state_tensors().items():
             shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-            check_tensors(kind, own.get(kind), shapes)
+            check_tensors(kind, state.get(kind), shapes)
 
-    def _load_own_state(self, own: dict[str, Any] | None) -> None:
+    def _load_worker_state(self, state: dict[str, Any] | None) -> None:
         """Take back a checked state; None to be as constructed."""
-        counts = {} if own is None else {name: own[name] for name in _COUNTS}
+        counts = {} if state is None else {name: state[name] for name in _COUNTS}
         self.statistics = StepStatistics(numel=self.statistics.numel, **counts)
-        for kind, tensors in self._own_tensors().items():
+        for kind, tensors in self._state_tensors().items():
             for name, tensor in tensors.items():
-                tensor.zero_() if own is None else tensor.copy_(own[kind][name])
+                tensor.zero_() if state is None else tensor.copy_(state[kind][name])
 
     def __repr__(self) -> str:
         settings = {**self._shown(), "workers": str(self.collectives.size)}

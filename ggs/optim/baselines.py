@@ -17,6 +17,7 @@ from ggs.dist.process_group import Group
 from ggs.errors import ConfigurationError, UnsupportedError
 from ggs.exchange.base import Update
 from ggs.exchange.create import ExchangeName
+from ggs.optim.base import HasGradient
 from ggs.optim.batchnorm import BatchNormMode
 from ggs.optim.capture import weight_decay_applied, weight_decay_kind
 from ggs.optim.error_feedback import ResidualOptimizer, Scope
@@ -27,10 +28,7 @@ class _OnGradients(ResidualOptimizer):
     """A residual of gradients instead of updates, and a global optimizer instead of local ones."""
 
     def _apply(
-        self,
-        dense_sum: Tensor | None,
-        updates: Iterable[Update],
-        has_gradient: dict[nn.Parameter, bool],
+        self, dense_sum: Tensor | None, updates: Iterable[Update], has_gradient: HasGradient
     ) -> None:
         """The mean of what was sent becomes every shared gradient, and the optimizer steps.
 
@@ -67,7 +65,7 @@ class GradientSparsification(_OnGradients):
     Arguments and errors: as ``ggs.GGS``. Weight decay is the optimizer's own, on the true weights.
     """
 
-    def _capture(self, has_gradient: dict[nn.Parameter, bool]) -> None:
+    def _capture(self, has_gradient: HasGradient) -> None:
         for slot in self._flat.slots:
             if slot.parameter.grad is not None:
                 slot.view(self.residual).add_(slot.parameter.grad)
@@ -147,10 +145,10 @@ class DeepGradientCompression(_OnGradients):
         self._local_velocity = {name: torch.zeros_like(p) for name, p in self._locals}
 
     def _description(self, settings: dict[str, Any]) -> dict[str, Any]:
-        own = {"clip_norm": self._clip_norm, "momentum_masking": self._masking}
-        return super()._description({**settings, **own})
+        ours = {"clip_norm": self._clip_norm, "momentum_masking": self._masking}
+        return super()._description({**settings, **ours})
 
-    def _capture(self, has_gradient: dict[nn.Parameter, bool]) -> None:
+    def _capture(self, has_gradient: HasGradient) -> None:
         if self._clip_norm is not None:
             trained = [p for _, p in [*self.shared, *self._locals]]
             limit = self._clip_norm * math.sqrt(self._exchange.sources)
@@ -159,16 +157,13 @@ class DeepGradientCompression(_OnGradients):
             self._accumulate(has_gradient)
 
     def _apply(
-        self,
-        dense_sum: Tensor | None,
-        updates: Iterable[Update],
-        has_gradient: dict[nn.Parameter, bool],
+        self, dense_sum: Tensor | None, updates: Iterable[Update], has_gradient: HasGradient
     ) -> None:
         """See ``_OnGradients._apply``; the gradients have weight decay and momentum already."""
         with _plain_steps(self.inner):
             super()._apply(dense_sum, updates, has_gradient)
 
-    def _accumulate(self, has_gradient: dict[nn.Parameter, bool]) -> None:
+    def _accumulate(self, has_gradient: HasGradient) -> None:
         """u = m·u + g and v = v + u; a local parameter's gradient becomes its u."""
         local = {p: self._local_velocity[name] for name, p in self._locals}
         for group in self.param_groups:
@@ -189,9 +184,9 @@ class DeepGradientCompression(_OnGradients):
         if self._masking:
             self.velocity[self._flat.dense_numel :][indices] = 0.0
 
-    def _own_tensors(self) -> dict[str, dict[str, Tensor]]:
+    def _state_tensors(self) -> dict[str, dict[str, Tensor]]:
         shared = {slot.name: slot.view(self.velocity) for slot in self._flat.slots}
-        return {**super()._own_tensors(), "velocity": {**shared, **self._local_velocity}}
+        return {**super()._state_tensors(), "velocity": {**shared, **self._local_velocity}}
 
 
 def _momentum_step(

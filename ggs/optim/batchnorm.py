@@ -70,13 +70,13 @@ class RunningStatistics:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        # Not the tensors: load_state_dict(assign=True) puts others in their place.
+        # Not the tensors, which load_state_dict(assign=True) replaces.
         self._modules = batchnorm_modules(model)
         self._copied: list[Tensor] = []
         self._kept: list[Tensor] = []
         self.keep()
 
-    def _own(self) -> list[Tensor]:
+    def _tensors(self) -> list[Tensor]:
         return [
             tensor
             for module in self._modules
@@ -87,18 +87,18 @@ class RunningStatistics:
     @torch.no_grad()
     def keep(self) -> None:
         """Those of now are good: to be called after each step that was taken."""
-        own = self._own()
-        if len(own) != len(self._copied) or any(map(operator.is_not, own, self._copied)):
-            self._copied, self._kept = own, [tensor.clone() for tensor in own]
-        elif own:
-            torch._foreach_copy_(self._kept, own)
+        tensors = self._tensors()
+        if len(tensors) != len(self._copied) or any(map(operator.is_not, tensors, self._copied)):
+            self._copied, self._kept = tensors, [tensor.clone() for tensor in tensors]
+        elif tensors:
+            torch._foreach_copy_(self._kept, tensors)
 
     @torch.no_grad()
     def take_back(self) -> None:
         """Where a number of this worker's is not finite, all are those of the last good step again."""
-        own = self._own()
-        if not all_finite([tensor for tensor in own if tensor.is_floating_point()]):
-            torch._foreach_copy_(own, self._kept)
+        tensors = self._tensors()
+        if not all_finite([tensor for tensor in tensors if tensor.is_floating_point()]):
+            torch._foreach_copy_(tensors, self._kept)
 
 
 @contextmanager
@@ -141,9 +141,9 @@ def consolidated(
 
 
 def _tensors(module: _BatchNorm) -> list[Tensor]:
-    found = [module.weight, module.bias, module.running_mean, module.running_var]
-    found.append(module.num_batches_tracked)
-    return [tensor for tensor in found if tensor is not None]
+    affine, moments = (module.weight, module.bias), (module.running_mean, module.running_var)
+    tensors = (*affine, *moments, module.num_batches_tracked)
+    return [tensor for tensor in tensors if tensor is not None]
 
 
 def _measure_together(

@@ -5,7 +5,7 @@ from torch import nn
 
 from ggs.dist.process_group import Group
 from ggs.errors import ConfigurationError
-from ggs.optim.base import DistributedOptimizer
+from ggs.optim.base import DistributedOptimizer, HasGradient
 from ggs.optim.batchnorm import BatchNormMode
 from ggs.optim.gradients import average_gradients
 
@@ -52,7 +52,7 @@ class Dense(DistributedOptimizer):
         )
 
     @torch.no_grad()
-    def _take_step(self, has_gradient: dict[nn.Parameter, bool], density: float | None) -> int:
+    def _take_step(self, has_gradient: HasGradient, density: float | None) -> int:
         average_gradients([p for p, has in has_gradient.items() if has], self.collectives)
         if self._clip_norm is not None:
             self._clip(self._clip_norm)

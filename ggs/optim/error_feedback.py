@@ -15,7 +15,7 @@ from ggs.errors import CheckpointError, ConfigurationError, NonFiniteError
 from ggs.exchange import create
 from ggs.exchange.base import ExchangeTask, Update
 from ggs.exchange.create import ExchangeName
-from ggs.optim.base import DistributedOptimizer
+from ggs.optim.base import DistributedOptimizer, HasGradient
 from ggs.optim.batchnorm import BatchNormMode
 from ggs.optim.digest import StepDigest
 from ggs.optim.flat import FlatParameters
@@ -100,27 +100,26 @@ class ResidualOptimizer(DistributedOptimizer):
         return dataclasses.replace(super()._digest(), density=density)
 
     @torch.no_grad()
-    def _take_step(self, has_gradient: dict[nn.Parameter, bool], density: float | None) -> int:
+    def _take_step(self, has_gradient: HasGradient, density: float | None) -> int:
         assert density is not None
         if self._exchange.node is not None:
             average_gradients([p for p, has in has_gradient.items() if has], self._exchange.node)
         self._capture(has_gradient)
+        # Select and exchange: tensors below dense_below whole, of the others the largest elements, which
+        # are sent and received while they are applied.
         dense_sum = self._sum_dense()
         counts = [selected_count(numel, density) for _, numel in self._segments]
-        updates = self._exchange.run(counts, self.statistics.step)  # sent as they are consumed
+        updates = self._exchange.run(counts, self.statistics.step)
         self._apply(dense_sum, updates, has_gradient)
         return self._exchange.selected + len(self._dense)
 
     @abstractmethod
-    def _capture(self, has_gradient: dict[nn.Parameter, bool]) -> None:
+    def _capture(self, has_gradient: HasGradient) -> None:
         """Add to the residual what this worker's gradients ask for."""
 
     @abstractmethod
     def _apply(
-        self,
-        dense_sum: Tensor | None,
-        updates: Iterable[Update],
-        has_gradient: dict[nn.Parameter, bool],
+        self, dense_sum: Tensor | None, updates: Iterable[Update], has_gradient: HasGradient
     ) -> None:
         """Move the weights by what arrived.
 
@@ -128,7 +127,6 @@ class ResidualOptimizer(DistributedOptimizer):
             dense_sum: (dense_numel,) sum over the workers of the elements that always travel; None for none.
             updates: of the sparse elements, indices from the end of the dense ones; their sum over
                 ``self._exchange.sources`` is the mean. What is not consumed is not exchanged.
-            has_gradient: see ``DistributedOptimizer._take_step``.
         """
 
     def _sum_dense(self) -> Tensor | None:
@@ -173,38 +171,38 @@ class ResidualOptimizer(DistributedOptimizer):
             "(Adam's 1e-8 is 0 there) or keep the weights in float32, else lower the learning rate"
         )
 
-    def _own_tensors(self) -> dict[str, dict[str, Tensor]]:
+    def _state_tensors(self) -> dict[str, dict[str, Tensor]]:
         return {"residual": {slot.name: slot.view(self.residual) for slot in self._flat.slots}}
 
-    def _own_state(self) -> dict[str, Any]:
+    def _worker_state(self) -> dict[str, Any]:
         self._exchange.forget_others()  # which the next step would do first
         return {
-            **super()._own_state(),
+            **super()._worker_state(),
             "residual_weight": self._exchange.weight,
             "exchange": dict(self._exchange.state),
         }
 
-    def _check_own_state(self, own: Any) -> None:
-        super()._check_own_state(own)
-        if not isinstance(own.get("exchange"), dict):
+    def _check_worker_state(self, state: Any) -> None:
+        super()._check_worker_state(state)
+        if not isinstance(state.get("exchange"), dict):
             raise CheckpointError(
                 "the state under 'ggs' has no 'exchange': it is of another class or an older version, "
                 f"load what {type(self).__name__}.state_dict() gave"
             )
-        weight = own.get("residual_weight")
+        weight = state.get("residual_weight")
         if not isinstance(weight, int) or weight != self._exchange.weight:
             raise CheckpointError(
                 f"the residual was saved by {weight} workers that share one, here they are "
                 f"{self._exchange.weight}: resume with the exchange and the workers per node of then"
             )
 
-    def _load_own_state(self, own: dict[str, Any] | None) -> None:
-        super()._load_own_state(own)
+    def _load_worker_state(self, state: dict[str, Any] | None) -> None:
+        super()._load_worker_state(state)
         self._exchange.forget_others()
         self._exchange.state.clear()  # in place: an exchange shares it with those it is made of
         self._exchange.state.update(copy.deepcopy(self._first_exchange_state))
-        if own is not None:
-            self._exchange.load(own["exchange"])
+        if state is not None:
+            self._exchange.load(state["exchange"])
 
 
 def _schedule(density: float | DensitySchedule, warmup_steps: int) -> DensitySchedule:

@@ -13,9 +13,10 @@ correction and BN-LG; everything it leaves open is our choice and said so in doc
 from collections.abc import Iterable
 from functools import cached_property
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ggs.exchange.base import Update
+from ggs.optim.base import HasGradient
 from ggs.optim.capture import UpdateCapture, weight_decay_applied, weight_decay_kind
 from ggs.optim.digest import StepDigest
 from ggs.optim.error_feedback import ResidualOptimizer
@@ -77,7 +78,7 @@ class GGS(ResidualOptimizer):
         meaning = "learning rate times decoupled weight decay is"
         return StepDigest(shrinking, meaning, super()._digest().density)
 
-    def _capture(self, has_gradient: dict[nn.Parameter, bool]) -> None:
+    def _capture(self, has_gradient: HasGradient) -> None:
         self._flat.check_in_place()
         with weight_decay_applied(self.inner, self.param_groups, has_gradient):
             self._update_capture.step()
@@ -88,10 +89,7 @@ class GGS(ResidualOptimizer):
             self._require_finite("the whole tensors below dense_below", self._dense)
 
     def _apply(
-        self,
-        dense_sum: Tensor | None,
-        updates: Iterable[Update],
-        has_gradient: dict[nn.Parameter, bool],
+        self, dense_sum: Tensor | None, updates: Iterable[Update], has_gradient: HasGradient
     ) -> None:
         """weights += the mean over the workers of what was sent."""
         if dense_sum is not None:

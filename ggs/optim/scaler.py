@@ -28,12 +28,12 @@ class GradScaler(torch.amp.GradScaler):
         self._have_a_scale(optimizer)
         result: float | None = super().step(optimizer, *args, **kwargs)
         if self.is_enabled() and isinstance(optimizer, DistributedOptimizer):
-            checks = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-            if not checks:
-                checks[optimizer.device] = torch.zeros((), device=optimizer.device)
+            overflows = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+            if not overflows:
+                overflows[optimizer.device] = torch.zeros((), device=optimizer.device)
             if optimizer.statistics.skipped:
-                for found in checks.values():
-                    found.fill_(1.0)
+                for overflow in overflows.values():
+                    overflow.fill_(1.0)
         return result
 
     def _have_a_scale(self, optimizer: torch.optim.Optimizer) -> None:

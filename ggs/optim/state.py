@@ -13,14 +13,14 @@ def is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def check_tensors(what: str, found: Any, expected: dict[str, tuple[int, ...]]) -> None:
-    """Raise CheckpointError unless ``found``, of a state, has a tensor of each name and shape expected."""
-    if not isinstance(found, dict):
+def check_tensors(what: str, tensors: Any, expected: dict[str, tuple[int, ...]]) -> None:
+    """Raise CheckpointError unless ``tensors``, of a state, has one of each name and shape expected."""
+    if not isinstance(tensors, dict):
         raise CheckpointError(
             f"the state under 'ggs' has no {what} by parameter: load a state of the same model and class"
         )
-    for name in sorted(found.keys() | expected.keys(), key=str):
-        tensor = found.get(name)
+    for name in sorted(tensors.keys() | expected.keys(), key=str):
+        tensor = tensors.get(name)
         shape = None if tensor is None else _real_shape(tensor)
         if shape is None or shape != expected.get(name):
             raise CheckpointError(

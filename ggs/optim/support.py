@@ -105,17 +105,17 @@ def check_model(model: nn.Module) -> None:
             f"a {type(model).__name__} is no torch.nn.Module: pass the model itself"
         )
     for name, module in model.named_modules():
-        place = f"module {name}" if name else "the model"
+        label = f"module {name}" if name else "the model"
         for base in type(module).__mro__:
             if base.__name__ in _WRAPPERS:
-                raise UnsupportedError(f"{place} is a {base.__name__}: {_WRAPPERS[base.__name__]}")
+                raise UnsupportedError(f"{label} is a {base.__name__}: {_WRAPPERS[base.__name__]}")
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
             raise UnsupportedError(
-                f"{place} changes its weight in the forward pass, for the local batch only "
+                f"{label} changes its weight in the forward pass, for the local batch only "
                 "(max_norm): the workers would drift apart; create it with max_norm=None"
             )
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
-            raise UnsupportedError(f"{place} has sparse gradients: create it with sparse=False")
+            raise UnsupportedError(f"{label} has sparse gradients: create it with sparse=False")
 
 
 def check_initialised(model: nn.Module) -> None:
@@ -128,7 +128,7 @@ def check_initialised(model: nn.Module) -> None:
 
 
 def check_parameters(named: Sequence[tuple[str, nn.Parameter]]) -> None:
-    """Raise UnsupportedError for parameters that have no place in one flat buffer."""
+    """Raise UnsupportedError for parameters that cannot lie in one flat buffer."""
     spans: list[tuple[int, int, str]] = []
     for name, parameter in named:
         if any(n > 1 and s == 0 for n, s in zip(parameter.shape, parameter.stride(), strict=True)):
@@ -158,6 +158,24 @@ def check_parameters(named: Sequence[tuple[str, nn.Parameter]]) -> None:
             start = parameter.data_ptr()
             spans.append((start, start + (extent + 1) * parameter.element_size(), name))
     _check_shared_memory(spans)
+
+
+def check_frozen(
+    shared: Sequence[tuple[str, nn.Parameter]], frozen: Sequence[tuple[str, nn.Parameter]]
+) -> None:
+    """Raise UnsupportedError for a parameter that is trained no more, or trained only since the wrapping."""
+    for name, parameter in shared:
+        if not parameter.requires_grad:
+            raise UnsupportedError(
+                f"parameter {name} was frozen after the optimizer was wrapped, and its residual "
+                "would go on moving it: freeze first, then wrap"
+            )
+    for name, parameter in frozen:
+        if parameter.grad is not None:
+            raise UnsupportedError(
+                f"parameter {name} has a gradient but was frozen when the optimizer was wrapped: "
+                "set requires_grad first, then wrap"
+            )
 
 
 def check_buffers(kind: str, named: Iterable[tuple[str, Tensor]]) -> None:

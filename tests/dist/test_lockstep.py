@@ -9,10 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+import ggs
 from ggs.dist import lockstep
 from ggs.dist.collectives import Collectives
 from ggs.dist.process_group import connect
-from ggs.errors import ConfigurationError
+from ggs.errors import ConfigurationError, UnsupportedError
 from ggs.train.arguments import build
 from ggs.train.config import TrainConfig
 from ggs.train.worker import train
@@ -137,6 +138,31 @@ def test_a_collective_that_not_all_call_is_told() -> None:
 
     with pytest.raises(RuntimeError, match="rank 1 waits for a collective that not all 3 workers"):
         lockstep.run(3, work)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"checkpoint_dir": "checkpoints"}, "workers that share a process write no checkpoints"),
+        ({"exchange": "hierarchical"}, "on no nodes that hierarchical could tell apart"),
+    ],
+)
+def test_what_workers_of_one_process_cannot_do_is_refused(
+    settings: dict[str, Any], message: str
+) -> None:
+    config = build(TrainConfig, {"steps": 1, "device": "cpu", **settings})
+    with pytest.raises(ConfigurationError, match=message):
+        lockstep.run(2, lambda worker: train(config, torch.device("cpu"), worker))
+
+
+def test_workers_of_one_process_are_on_no_nodes() -> None:
+    def construct(worker: lockstep.Worker) -> None:
+        model = nn.Linear(4, 4)
+        sgd = torch.optim.SGD(model.parameters())
+        ggs.GGS(sgd, model, exchange="hierarchical", workers_per_node=2, process_group=worker)
+
+    with pytest.raises(UnsupportedError, match="the workers share a process and are on no nodes"):
+        lockstep.run(4, construct)
 
 
 def noisy(num_classes: int = 10) -> nn.Module:
