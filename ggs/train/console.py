@@ -1,6 +1,7 @@
 """What a person sees while a run goes on, and at its end. Only rank 0 prints."""
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -128,8 +129,8 @@ class LogHandler(logging.Handler):
 
 @contextmanager
 def log_shown() -> Iterator[LogHandler]:
-    """Inside, a person sees what the package logs: which exchange it chose, and hints."""
-    logger, handler = logging.getLogger("ggs"), LogHandler(lambda text: print(text, flush=True))
+    """Inside, a person sees what the package logs: on stderr, until somebody else is to say it."""
+    logger, handler = logging.getLogger("ggs"), LogHandler(_print)
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -138,6 +139,10 @@ def log_shown() -> Iterator[LogHandler]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
+
+
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _of_which(summary: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ import io
 import json
 import logging
 import math
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -299,9 +299,14 @@ def test_a_density_warm_up_that_outlasts_the_run_is_told_of(
 
 def said(rank: int, size: int, config: TrainConfig, hint: str) -> str:
     """What a worker's training prints where hierarchical is said to be cheaper."""
-    with mock.patch.object(auto, "hint", return_value=hint), redirect_stdout(io.StringIO()) as out:
+    output = io.StringIO()
+    with (
+        mock.patch.object(auto, "hint", return_value=hint),
+        redirect_stdout(output),
+        redirect_stderr(output),
+    ):
         run(rank, size, config)
-    return out.getvalue()
+    return output.getvalue()
 
 
 def test_the_log_tells_the_exchange_and_hints_at_a_cheaper_one(
@@ -332,6 +337,6 @@ def test_what_is_logged_is_shown_during_a_training_only(
         log.say = Reporter(1, 1).say
         logger.warning("no more TensorBoard events: %s", "full")
     logger.info("unseen")
-    assert capsys.readouterr().out == (
-        "exchange: split\nggs: warning: no more TensorBoard events: full\n"
-    )
+    shown = capsys.readouterr()
+    assert shown.err == "exchange: split\n"
+    assert shown.out == "ggs: warning: no more TensorBoard events: full\n"

@@ -1,8 +1,8 @@
 """What a training run does with checkpoints: go on from one, write new ones, say when it is done."""
 
+import logging
 import os
 import secrets
-import sys
 import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -24,6 +24,7 @@ from ggs.train.duration import Interval
 from ggs.train.loop import Trainer
 
 DEFAULT_INTERVAL = Interval(10, "minutes")
+_log = logging.getLogger("ggs")
 PROBE_SECONDS = 30.0
 """How long a file that rank 0 writes may take to be seen by the others: network storages cache folders."""
 
@@ -36,17 +37,17 @@ def resume(trainer: Trainer) -> Loaded | None:
     config, collectives, device = trainer.config, trainer.collectives, trainer.device
     paths = find.candidates(config) if collectives.rank == 0 else ()
     sharing = trainer.optimizer.state_dict()["ggs"].get("residual_weight", 1)
-    loaded = choose(paths, collectives, device, _say, sharing)
+    loaded = choose(paths, collectives, device, sharing)
     if loaded is None:
         if collectives.rank == 0 and config.checkpoint_dir:
-            _say(f"no checkpoint in {config.checkpoint_dir}: starting at step 0")
+            _log.info("no checkpoint in %s: starting at step 0", config.checkpoint_dir)
         return None
     changes = restore(trainer, loaded)
     reach(trainer)
     if collectives.rank == 0:
-        _say(f"resuming after step {trainer.state.step:,} from {loaded.folder}")
+        _log.info("resuming after step %s from %s", f"{trainer.state.step:,}", loaded.folder)
         if changes:
-            _say(f"ggs: warning: {changes}")
+            _log.warning("%s", changes)
     return loaded
 
 
@@ -80,7 +81,6 @@ class Checkpointer:
             self._config.keep_checkpoints,
             self._config.checkpoint_timeout,
             token,
-            self._tell,
             self._abandoned(resumed) if self._rank == 0 else (),
         )
         self._due = Due(
@@ -132,7 +132,7 @@ class Checkpointer:
         try:
             find.mark_done(self._directory, self._trainer.state.step)
         except OSError as error:
-            self._tell(f"ggs: warning: cannot write to {self._directory}: {error.strerror}")
+            _log.warning("cannot write to %s: %s", self._directory, error.strerror)
 
     def _abandoned(self, resumed: Loaded | None) -> list[Path]:
         """The checkpoints in the folder that are not of the course that this run is on."""
@@ -195,13 +195,3 @@ class Checkpointer:
         if problems[self._rank]:
             return problems[self._rank]
         return next((f"rank {rank}: {text}" for rank, text in enumerate(problems) if text), "")
-
-    def _tell(self, text: str) -> None:
-        if self._trainer.reporter:
-            self._trainer.reporter.say(text)
-        else:
-            _say(text)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

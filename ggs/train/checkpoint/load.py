@@ -1,7 +1,7 @@
 """Reading a checkpoint back: the newest one that every worker can read, on as many workers as there are."""
 
 import json
-from collections.abc import Callable
+import logging
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -16,6 +16,8 @@ from ggs.train.checkpoint import files, resize
 from ggs.train.checkpoint import state as state_file
 from ggs.train.checkpoint.agreement import first_text, gather_texts
 from ggs.train.checkpoint.files import Manifest
+
+_log = logging.getLogger("ggs")
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,6 @@ def choose(
     paths: tuple[Path, ...],
     collectives: Collectives,
     device: torch.device,
-    say: Callable[[str], None],
     sharing: int = 1,
 ) -> Loaded | None:
     """The first of rank 0's ``paths`` that all workers can read; a collective. None for no paths.
@@ -46,7 +47,7 @@ def choose(
     Args:
         sharing: how many workers share one residual here.
 
-    Rank 0 says which ones could not be read and why. Raises CheckpointError if that is all of them.
+    Rank 0 logs which ones could not be read and why. Raises CheckpointError if that is all of them.
     """
     agreed = json.loads(first_text(collectives, json.dumps([str(path) for path in paths]), device))
     problem = ""
@@ -63,7 +64,7 @@ def choose(
         if not problem:
             return loaded
         if collectives.rank == 0:
-            say(f"ggs: warning: {path} is not used: {problem}")
+            _log.warning("%s is not used: %s", path, problem)
     if agreed:
         raise CheckpointError(
             f"none of the {len(agreed)} checkpoints in {Path(agreed[0]).parent} can be used (the last: "

@@ -63,8 +63,11 @@ def _copied(tensor: Tensor, buffers: Buffers, path: Keys) -> Tensor:
 def write(path: Path, state: Any) -> None:
     """Write what ``to_cpu`` gave. Raises OSError."""
     try:
-        torch.save(state, path)
-    except RuntimeError as error:  # wraps the OSError of a full disk
+        with path.open("wb") as file:
+            torch.save(state, file)
+    except RuntimeError as error:  # torch's archive cannot end where a full disk has ended it
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
         raise OSError(0, one_line(error, 200)) from None
 
 

@@ -1,10 +1,11 @@
 """Writes checkpoints in a thread of its own, so that training waits for a copy in memory only."""
 
 import json
+import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ggs.train.checkpoint import files
 from ggs.train.checkpoint.agreement import gather_texts
 from ggs.train.checkpoint.files import FileRecord, Manifest
 
+_log = logging.getLogger("ggs")
 CLOSE_SECONDS = 3.0
 """How long a worker that has failed waits for its checkpoint's thread."""
 MAX_FAILURES = 3
@@ -50,7 +52,6 @@ class Writer:
         timeout: seconds after which a write that has not ended counts as failed.
         token: the same on all workers, different in every attempt, so that a process of an earlier
             attempt that is still alive somewhere writes nowhere near ours.
-        say: prints a line.
         abandoned: checkpoints of another course, to be deleted when there is one of this.
     """
 
@@ -61,11 +62,10 @@ class Writer:
         keep: int,
         timeout: float,
         token: str,
-        say: Callable[[str], None],
         abandoned: Sequence[Path] = (),
     ) -> None:
         self._directory, self._collectives, self._keep = directory, collectives, keep
-        self._timeout, self._token, self._say = timeout, token, say
+        self._timeout, self._token = timeout, token
         self._abandoned = list(abandoned)
         self._taken_over = ""
         self._device = os.stat(directory).st_dev
@@ -130,7 +130,7 @@ class Writer:
             self.problem = problem
             self.failures += 1
             if self._collectives.rank == 0 and not self._taken_over:
-                self._say(f"ggs: warning: {problem}; training goes on")
+                _log.warning("%s; training goes on", problem)
         else:
             self.failures = 0
 
@@ -178,7 +178,7 @@ class Writer:
                 self._abandoned.pop()
             files.prune(self._directory, work.step, self._keep)
         except (OSError, CheckpointError) as error:
-            self._say(f"ggs: warning: cannot delete an old checkpoint: {error}")
+            _log.warning("cannot delete an old checkpoint: %s", error)
         return ""
 
     def _write_files(self, work: Work, partial: Path) -> dict[str, FileRecord]:

@@ -84,6 +84,12 @@ def test_what_cannot_be_saved_is_named() -> None:
         state.to_cpu({"optimizer": [{"hook": same}]}, {})
 
 
+@pytest.mark.parametrize("numel", [1, 1 << 20])
+def test_a_full_disk_is_called_that(numel: int) -> None:
+    with pytest.raises(OSError, match="No space left on device"):
+        state.write(Path("/dev/full"), {"x": torch.zeros(numel)})
+
+
 def test_buffers_are_used_again() -> None:
     buffers: state.Buffers = {}
     images = torch.ones(2, 3, 4, 4)
