@@ -157,7 +157,9 @@ def _parse(text: str, source: str) -> Document:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         character = f"U+{error.character:04X}"
-        raise DocumentError("yaml-syntax", f"the character {character}", line) from None
+        raise DocumentError(
+            "yaml-syntax", f"the character {character} is not allowed", line
+        ) from None
     except yaml.MarkedYAMLError as error:
         raise _syntax_error(error) from None
     document = Document(text, source)
@@ -244,7 +246,7 @@ class _Builder:
             return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, tag, path)
-        raise DocumentError("yaml-tag", f"the tag {node.tag}", line)
+        raise DocumentError("yaml-tag", f"the tag {node.tag} is not allowed", line)
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, object]:
         values: dict[str, object] = {}
@@ -258,7 +260,7 @@ class _Builder:
             key = self._key(key_node, path)
             line = key_node.start_mark.line + 1
             if key in values:
-                message = f"the key {key!r} stands here twice"
+                message = f"the key {key!r} appears twice"
                 self._note("yaml-duplicate-key", (*path, key), line, message)
             here = (*path, key)
             self._document.lines[here] = line
@@ -285,21 +287,26 @@ class _Builder:
     def _key(self, node: yaml.Node, path: Path) -> str:
         line = node.start_mark.line + 1
         if not isinstance(node, yaml.ScalarNode):
-            raise DocumentError("yaml-key", "a list or mapping stands where a key belongs", line)
+            raise DocumentError("yaml-key", "a list or mapping is used as a key", line)
         return to_text(self._scalar(node, node.tag.removeprefix(_TAG), path))
 
     def _scalar(self, node: yaml.ScalarNode, tag: str, path: Path) -> object:
         text, line = str(node.value), node.start_mark.line + 1
         if node.style is None and tag != "str" and _VERSION_DEPENDENT.fullmatch(text):
-            self._note("yaml-scalar", path, line, f"{text} is a different value for LTP's reader")
+            self._note("yaml-scalar", path, line, f"LTP reads {text!r} as a different value")
         elif node.style is None and (
             _YAML_1_1_BOOLEANS.fullmatch(text) or _VERSION_DEPENDENT.fullmatch(text)
         ):
-            self._note("yaml-scalar", path, line, f"{text} is text for the server, not for others")
+            self._note(
+                "yaml-scalar",
+                path,
+                line,
+                f"the server reads {text!r} as text, other programs do not",
+            )
         try:
             return _construct(tag, text)
         except KeyError:
-            raise DocumentError("yaml-tag", f"the tag {node.tag}", line) from None
+            raise DocumentError("yaml-tag", f"the tag {node.tag} is not allowed", line) from None
         except ValueError:
             raise DocumentError("yaml-syntax", f"{text!r} is not of type {tag}", line) from None
 

@@ -228,7 +228,7 @@ def job_type_value(view: JobView) -> Iterator[Violation]:
     """LTP's jobType is training, inference or others."""
     job_type = view.document.get("jobType")
     if job_type is not None and job_type not in ("training", "inference", "others"):
-        yield Violation(("jobType",), f"{_spelled(job_type)} is no jobType")
+        yield Violation(("jobType",), f"{_spelled(job_type)} is not a job type")
 
 
 @rule(
@@ -249,5 +249,5 @@ def extras_type(view: JobView) -> Iterator[Violation]:
             state = "missing" if error["type"] == "missing" else "empty"
             yield Violation(path, f"{path[-1]} is {state}", "add it, or remove what it belongs to")
         else:
-            message = f"{_spelled(view.document.get(*path))} cannot stand here"
+            message = f"{_spelled(view.document.get(*path))} is not allowed here"
             yield Violation(path, message, _advice(error))
