@@ -9,8 +9,9 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from ggs.pai.job import protocol
-from ggs.pai.job.document import Path, to_text
+from ggs.pai.job.document import Path
 from ggs.pai.job.model import Job
+from ggs.pai.job.scalars import to_text
 from ggs.pai.validate.finding import JobView, Violation, rule
 from ggs.text import shorten
 
