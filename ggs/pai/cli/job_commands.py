@@ -72,7 +72,7 @@ def list_jobs(
         str | None, typer.Option(help="Only in this state: WAITING, RUNNING, SUCCEEDED, …")
     ] = None,
     virtual_cluster: Annotated[str | None, typer.Option(help="Only in this one.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=5000, help="The newest so many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=5000, help="How many, newest first.")] = 20,
     as_json: Json = False,
 ) -> None:
     """List jobs, newest first."""
@@ -152,12 +152,14 @@ def logs(
     ] = "all",
     attempt: Annotated[int | None, typer.Option(min=0, help="An earlier attempt.")] = None,
     tail: Annotated[
-        int | None, typer.Option(min=0, help="Begin with the last so many lines.")
+        int | None, typer.Option(min=0, help="Begin with this many of the last lines.")
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")
     ] = False,
-    timeout: Annotated[float, typer.Option(min=0, help="Follow at most so many hours.")] = 168,
+    timeout: Annotated[
+        float, typer.Option(min=0, help="Follow for at most this many hours.")
+    ] = 168,
 ) -> None:
     """Print the logs of a job's tasks.
 
@@ -189,9 +191,9 @@ def logs(
 def wait(
     job: JobName,
     cluster: ClusterOption = None,
-    timeout: Annotated[float, typer.Option(min=0, help="Give up after so many hours.")] = 168,
+    timeout: Annotated[float, typer.Option(min=0, help="Give up after this many hours.")] = 168,
     unchanged: Annotated[
-        float, typer.Option(min=0, help="Give up after so many hours of unchanged WAITING.")
+        float, typer.Option(min=0, help="Give up after this many hours of unchanged WAITING.")
     ] = 24,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between questions.")] = 10,
 ) -> None:

@@ -180,7 +180,7 @@ def remove(alias: str) -> None:
             return
     if any(cluster.alias == alias for cluster in load()[0]):
         raise ConfigurationError(
-            f"{alias!r} stands in {folder() / 'clusters.json'}, which belongs to the JavaScript "
+            f"{alias!r} is in {folder() / 'clusters.json'}, which belongs to the JavaScript "
             f"SDK: remove it there (delc {alias})"
         )
     raise ConfigurationError(f"no cluster is called {alias!r}")

@@ -15,7 +15,7 @@ MAX_LINE = 1 << 16
 
 @dataclass
 class TaskLog:
-    """One task's log of one kind (``all``, ``stdout``, ``stderr`` ...) and how far it was read."""
+    """One task's log of one kind (``all``, ``stdout``, ``stderr`` ...) and how far it has been read."""
 
     role: str
     task: TaskStatus

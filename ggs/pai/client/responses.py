@@ -114,44 +114,44 @@ def refusal(response: Response, subject: str) -> PAIError:
 
 def _sentence(response: Response, code: str, message: Any, subject: str) -> str:
     status = response.status
-    said = clean(message) if isinstance(message, str) else ""
+    reason = clean(message) if isinstance(message, str) else ""
     if status == 400 and code == "InvalidProtocolError":
         return (
             f"OpenPAI refuses the job file: {'; '.join(complaints(message)) or 'no reason given'}"
         )
     if status == 401:
         return (
-            f"OpenPAI does not accept the token ({said or 'no reason given'}): it may have expired "
+            f"OpenPAI does not accept the token ({reason or 'no reason given'}): it may have expired "
             "or been revoked; take a new one with 'pai cluster add'"
         )
     if status == 403:
-        return f"OpenPAI forbids this for {subject}: {said or 'no reason given'}"
+        return f"OpenPAI forbids this for {subject}: {reason or 'no reason given'}"
     if status == 404 and code == "NoStorageError":
         return (
-            f"{said or 'a storage is not found'}: change extras.storages to a storage that you may "
+            f"{reason or 'a storage is not found'}: change extras.storages to a storage that you may "
             "use (a new one can need an administrator's refresh)"
         )
     if code == "NoJobError":
         return f"there is no {subject} on this cluster"
     if status == 404:
-        return f"not found: {said or subject} (is this the address of an OpenPAI portal?)"
+        return f"not found: {reason or subject} (is this the address of an OpenPAI portal?)"
     if status == 409:
         return f"the name of {subject} is taken, also by a job that has ended; choose a new name"
     if status == 413:
         return f"{subject} is larger than OpenPAI accepts (100 kB): shorten the job file"
     if status == 429:
         return f"OpenPAI's rate limit is reached: try again {_when(response.retry_after())}"
-    if status == 500 and _YAML_PLACE.search(said):
-        return f"OpenPAI cannot read the YAML of {subject}: {said}"
-    if status == 500 and '"NaN"' in said:
+    if status == 500 and _YAML_PLACE.search(reason):
+        return f"OpenPAI cannot read the YAML of {subject}: {reason}"
+    if status == 500 and '"NaN"' in reason:
         return (
-            f"OpenPAI cannot count the GPUs of {subject}: a task role has no 'instances' ({said})"
+            f"OpenPAI cannot count the GPUs of {subject}: a task role has no 'instances' ({reason})"
         )
     if status in (502, 503, 504):
-        return f"OpenPAI is not available just now ({status}): {said or 'no reason given'}"
+        return f"OpenPAI is not available at the moment ({status}): {reason or 'no reason given'}"
     if status >= 500:
-        return f"OpenPAI failed with {subject} ({status}): {said or 'no reason given'}"
-    return f"OpenPAI refuses {subject} ({status}{' ' + code if code else ''}): {said}"
+        return f"OpenPAI failed with {subject} ({status}): {reason or 'no reason given'}"
+    return f"OpenPAI refuses {subject} ({status}{' ' + code if code else ''}): {reason}"
 
 
 def complaints(message: Any) -> list[str]:

@@ -138,11 +138,11 @@ class Transport:
                     body += part
                     if len(body) > MAX_RESPONSE_BYTES:
                         raise UnreachableError(
-                            f"the answer is larger than {MAX_RESPONSE_BYTES >> 20} MiB: given up"
+                            f"the answer is larger than {MAX_RESPONSE_BYTES >> 20} MiB"
                         )
                     if self._clock() > end:
                         raise UnreachableError(
-                            f"the answer was not complete after {self.limits.answer:.0f} s: given up"
+                            f"the answer was not complete after {self.limits.answer:.0f} s"
                         )
             finally:
                 response.close()
@@ -186,8 +186,8 @@ def _require_unpacked(response: httpx.Response) -> None:
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", "gzip", "deflate", ""):
         raise UnreachableError(
-            f"the answer is packed as {clean(encoding, 60)!r}, which nobody asked for: a proxy, or "
-            "another server than OpenPAI's"
+            f"the answer is packed as {clean(encoding, 60)!r}, which was not requested: is this a "
+            "proxy, or a server other than OpenPAI's?"
         )
 
 
@@ -221,15 +221,17 @@ def _network_failure(error: Exception, address: str) -> str:
             "certificate to 'pai cluster add --ca-bundle FILE'"
         )
     if isinstance(error, httpx.ConnectTimeout | httpx.PoolTimeout):
-        return f"{where} does not answer: no connection in time (address, VPN, firewall?)"
+        return f"{where} does not answer: no connection in time; check address, VPN and firewall"
     if isinstance(error, httpx.TimeoutException):
-        return f"{where} was silent for too long: time-out"
+        return f"{where} was silent for too long"
     if isinstance(error, httpx.ConnectError):
-        return f"{where} cannot be reached ({clean(str(error), 200)}): address, VPN, firewall?"
+        return (
+            f"{where} cannot be reached ({clean(str(error), 200)}): check address, VPN and firewall"
+        )
     if isinstance(error, httpx.RemoteProtocolError):
-        return f"{where} broke off its answer, or does not speak HTTP"
+        return f"{where} closed the connection too early, or does not speak HTTP"
     if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL | UnicodeError):
-        return f"{where} is not a web address that can be asked"
+        return f"{where} is not a valid web address"
     return f"{where}: the connection broke ({type(error).__name__})"
 
 

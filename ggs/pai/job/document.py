@@ -1,18 +1,15 @@
 """A job file's YAML as OpenPAI's server reads it, with the line of every value.
 
 OpenPAI parses job files with js-yaml 3 (its successor LTP with js-yaml 4), which does not read
-every scalar as PyYAML does: `yes` is text, `012` is 10, `1:30` is 90. The resolver below is
-js-yaml 3's; where another reader disagrees, the document notes it. Reading a hostile file takes
-bounded time and memory: its size, its depth and the number of values after alias expansion are
-limited, and only plain data is ever built.
+every scalar as PyYAML does; where another reader disagrees, the document notes it. Reading a
+hostile file takes bounded time and memory: its size, its depth and the number of values after
+alias expansion are limited, and only plain data is ever built.
 
 One pass over the text gives everything that `edit`, `Job` and `ggs.pai.validate` ask for.
 """
 
 from __future__ import annotations
 
-import datetime
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,6 +18,13 @@ from pathlib import Path as FilePath
 import yaml
 
 from ggs.errors import ConfigurationError
+from ggs.pai.job.scalars import (
+    PATTERNS,
+    VERSION_DEPENDENT,
+    YAML_1_1_BOOLEANS,
+    construct,
+    to_text,
+)
 
 # Where a value sits: mapping keys and list positions from the top of the file.
 Path = tuple["str | int", ...]
@@ -30,21 +34,8 @@ MAX_DEPTH = 40
 MAX_VALUES = 5_000  # counted after aliases are expanded
 
 _TAG = "tag:yaml.org,2002:"
-_YAML_1_1_BOOLEANS = re.compile(r"yes|no|on|off", re.IGNORECASE)
-_NULL = re.compile(r"~|null|Null|NULL|")
-_BOOLEAN = re.compile(r"true|True|TRUE|false|False|FALSE")
-_INTEGER = re.compile(
-    r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]+|0|[1-9][0-9_]*(?::[0-5]?[0-9])*)(?<!_)"
-)
-_FLOAT = re.compile(
-    r"[-+]?(?:0|[1-9][0-9_]*)(?:\.[0-9_]*)?(?:[eE][-+]?[0-9]+)?|\.[0-9_]+(?:[eE][-+]?[0-9]+)?"
-    r"|[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+\.[0-9_]*|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
-)
-_TIMESTAMP = re.compile(r"\d{4}-\d{2}-\d{2}(?:(?:[Tt]|[ \t]+)\d{1,2}:\d{2}:\d{2}.*)?")
 # The anchor and the tag before a scalar, in any order, with blanks and comments.
 _PROPERTIES = re.compile(r"(?:[&!]\S*|\s+(?:#.*)?)*")
-# Scalars that js-yaml 3 and js-yaml 4 read differently.
-_VERSION_DEPENDENT = re.compile(r"[-+]?(?:0[0-9_]+|0o[0-7]+|[0-9][0-9_]*(?::[0-5]?[0-9])+.*)")
 
 
 class DocumentError(ConfigurationError):
@@ -78,7 +69,7 @@ class Document:
     value: object = None
     lines: dict[Path, int] = field(default_factory=dict)
     spans: dict[Path, tuple[int, int]] = field(default_factory=dict)
-    """Start and end in `text` of each scalar, or alias of one, that stands at a key itself: without
+    """Start and end in `text` of each scalar, or alias of one, that is written at a key itself: without
     its anchor and tag, and empty where nothing is written."""
     notes: list[Note] = field(default_factory=list)
 
@@ -157,7 +148,9 @@ def _parse(text: str, source: str) -> Document:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         character = f"U+{error.character:04X}"
-        raise DocumentError("yaml-syntax", f"the character {character}", line) from None
+        raise DocumentError(
+            "yaml-syntax", f"the character {character} is not allowed", line
+        ) from None
     except yaml.MarkedYAMLError as error:
         raise _syntax_error(error) from None
     document = Document(text, source)
@@ -208,16 +201,8 @@ class _JobLoader(yaml.SafeLoader):
         return node
 
 
-_PATTERNS = {
-    "null": _NULL,
-    "bool": _BOOLEAN,
-    "int": _INTEGER,
-    "float": _FLOAT,
-    "timestamp": _TIMESTAMP,
-    "merge": re.compile("<<"),
-}
 _JobLoader.yaml_implicit_resolvers = {}
-for _name, _pattern in _PATTERNS.items():
+for _name, _pattern in PATTERNS.items():
     _JobLoader.add_implicit_resolver(_TAG + _name, re.compile(rf"(?:{_pattern.pattern})\Z"), None)
 
 
@@ -244,7 +229,7 @@ class _Builder:
             return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, tag, path)
-        raise DocumentError("yaml-tag", f"the tag {node.tag}", line)
+        raise DocumentError("yaml-tag", f"the tag {node.tag} is not allowed", line)
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, object]:
         values: dict[str, object] = {}
@@ -258,7 +243,7 @@ class _Builder:
             key = self._key(key_node, path)
             line = key_node.start_mark.line + 1
             if key in values:
-                message = f"the key {key!r} stands here twice"
+                message = f"the key {key!r} appears twice"
                 self._note("yaml-duplicate-key", (*path, key), line, message)
             here = (*path, key)
             self._document.lines[here] = line
@@ -285,21 +270,26 @@ class _Builder:
     def _key(self, node: yaml.Node, path: Path) -> str:
         line = node.start_mark.line + 1
         if not isinstance(node, yaml.ScalarNode):
-            raise DocumentError("yaml-key", "a list or mapping stands where a key belongs", line)
+            raise DocumentError("yaml-key", "a list or mapping is used as a key", line)
         return to_text(self._scalar(node, node.tag.removeprefix(_TAG), path))
 
     def _scalar(self, node: yaml.ScalarNode, tag: str, path: Path) -> object:
         text, line = str(node.value), node.start_mark.line + 1
-        if node.style is None and tag != "str" and _VERSION_DEPENDENT.fullmatch(text):
-            self._note("yaml-scalar", path, line, f"{text} is a different value for LTP's reader")
+        if node.style is None and tag != "str" and VERSION_DEPENDENT.fullmatch(text):
+            self._note("yaml-scalar", path, line, f"LTP reads {text!r} as a different value")
         elif node.style is None and (
-            _YAML_1_1_BOOLEANS.fullmatch(text) or _VERSION_DEPENDENT.fullmatch(text)
+            YAML_1_1_BOOLEANS.fullmatch(text) or VERSION_DEPENDENT.fullmatch(text)
         ):
-            self._note("yaml-scalar", path, line, f"{text} is text for the server, not for others")
+            self._note(
+                "yaml-scalar",
+                path,
+                line,
+                f"the server reads {text!r} as text, other programs do not",
+            )
         try:
-            return _construct(tag, text)
+            return construct(tag, text)
         except KeyError:
-            raise DocumentError("yaml-tag", f"the tag {node.tag}", line) from None
+            raise DocumentError("yaml-tag", f"the tag {node.tag} is not allowed", line) from None
         except ValueError:
             raise DocumentError("yaml-syntax", f"{text!r} is not of type {tag}", line) from None
 
@@ -313,73 +303,6 @@ def _span(text: str, node: yaml.ScalarNode) -> tuple[int, int]:
         return end, end
     properties = _PROPERTIES.match(text, start)
     return (properties.end() if properties else start), end
-
-
-def plain_scalar(text: str) -> object:
-    """What the server reads where `text` is the whole of an unquoted scalar."""
-    tag = next((tag for tag, pattern in _PATTERNS.items() if pattern.fullmatch(text)), "str")
-    try:
-        return _construct(tag, text)
-    except ValueError:
-        return text
-
-
-def _construct(tag: str, text: str) -> object:
-    """One scalar as JavaScript's value: whole floats are integers. KeyError: an unknown tag."""
-    if tag == "int":
-        return _integer(text)
-    if tag == "float":
-        return _float(text)
-    if tag == "timestamp":
-        return datetime.date.fromisoformat(text[:10])
-    return {"str": text, "null": None, "bool": text.lower() == "true", "merge": text}[tag]
-
-
-def _integer(text: str) -> int:
-    digits = text.replace("_", "").lower()
-    sign = -1 if digits.startswith("-") else 1
-    digits = digits.lstrip("+-")
-    if ":" in digits:
-        value = _sexagesimal(digits)
-        if not math.isfinite(value):
-            raise ValueError(text)
-        return sign * int(value)
-    bases = {"0b": 2, "0x": 16, "0": 8} if digits != "0" else {}
-    prefix = next(filter(digits.startswith, bases), "")
-    number = int(digits.removeprefix(prefix), bases.get(prefix, 10))
-    if number.bit_length() > 1024:  # beyond a JavaScript number
-        raise ValueError(text)
-    return sign * number
-
-
-def _float(text: str) -> int | float:
-    digits = text.replace("_", "").lower()
-    sign = -1 if digits.startswith("-") else 1
-    digits = digits.lstrip("+-")
-    value = _sexagesimal(digits) if ":" in digits else float(digits.replace(".inf", "inf"))
-    return int(sign * value) if value.is_integer() else sign * value
-
-
-def _sexagesimal(digits: str) -> float:
-    value = 0.0
-    for part in digits.split(":"):
-        value = value * 60 + float(part)
-    return value
-
-
-def to_text(value: object) -> str:
-    """`value` as JavaScript writes it when the server puts it into a string."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list):
-        return ",".join("" if item is None else to_text(item) for item in value)
-    if isinstance(value, dict):
-        return "[object Object]"
-    if isinstance(value, float):
-        return repr(value).replace("nan", "NaN").replace("inf", "Infinity")
-    return str(value)
 
 
 def walk(value: object, path: Path = ()) -> Iterator[tuple[Path, object]]:

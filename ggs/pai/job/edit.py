@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping
 
 from ggs.errors import ConfigurationError
-from ggs.pai.job.document import Document, Path, format_path, parse, plain_scalar
+from ggs.pai.job.document import Document, Path, format_path, parse
+from ggs.pai.job.scalars import plain_scalar
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,255}")
 # What YAML takes for a line break or refuses, and JSON leaves as it is.

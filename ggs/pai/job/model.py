@@ -80,7 +80,7 @@ class Job(Model):
         """The job in a parsed file; ConfigurationError as `load`."""
         where = parsed.source
         if not isinstance(parsed.value, dict):
-            raise ConfigurationError(f"{where}:1: a job is a mapping of keys to values")
+            raise ConfigurationError(f"{where}:1: a job file must be a mapping of keys to values")
         duplicates = [note for note in parsed.notes if note.rule == "yaml-duplicate-key"]
         if duplicates:
             raise ConfigurationError(f"{where}:{duplicates[0].line}: {duplicates[0].message}")

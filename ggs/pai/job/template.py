@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ggs.errors import ConfigurationError
-from ggs.pai.job.document import to_text
+from ggs.pai.job.scalars import to_text
 
 _KINDS = "#^/>{&=!"
 _INDEX = re.compile(r"\[(\d+)\]", re.ASCII)

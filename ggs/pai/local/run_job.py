@@ -12,7 +12,6 @@ from ggs.errors import GGSError
 from ggs.pai.job.document import Document
 from ggs.pai.local.attempt import AttemptRun, Events, StopRequested, StopSignal
 from ggs.pai.local.display import Display, complain, say
-from ggs.pai.local.docker_engine import DockerEngine
 from ggs.pai.local.engine import CannotRun, Engine
 from ggs.pai.local.job_plan import JobPlan, make_plan
 from ggs.pai.local.options import LocalOptions
@@ -62,17 +61,19 @@ def run(job: Path | str | Document, options: LocalOptions) -> int:
 def _engine(plan: JobPlan, events: Events) -> Engine:
     """The engine asked for, with every image there; nothing to clean up yet."""
     keep = plan.options.keep
-    engine: Engine = (
-        DockerEngine(
+    engine: Engine
+    if plan.options.engine == "docker":
+        from ggs.pai.local.docker_engine import DockerEngine  # processes need no docker package
+
+        engine = DockerEngine(
             events.put,
             run=uuid.uuid4().hex[:8],
             tasks=len(tasks_of(plan.job)),
             secrets=plan.job.secrets,
             keep=keep,
         )
-        if plan.options.engine == "docker"
-        else ProcessEngine(events.put, keep=keep)
-    )
+    else:
+        engine = ProcessEngine(events.put, keep=keep)
     try:
         engine.prepare([plan.job.image(role) for role in plan.job.task_roles])
     except BaseException:

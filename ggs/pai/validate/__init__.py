@@ -1,4 +1,4 @@
-"""Everything about a job file that OpenPAI would refuse or get wrong, said before it is submitted.
+"""Everything about a job file that OpenPAI would refuse or get wrong, reported before it is submitted.
 
     findings = validate(Path("job.yaml").read_text())
     exit_code = report([Path("job.yaml")])

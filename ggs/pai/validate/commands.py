@@ -47,7 +47,7 @@ def several_lines(view: JobView) -> Iterator[Violation]:
     "command-comment",
     "warning",
     target="ltp",
-    consequence="LTP's portal joins lines: the comment swallows the commands behind it",
+    consequence="LTP's portal joins lines: the comment swallows the commands after it",
     fix="put the comment into the YAML, outside the text",
 )
 def comment(view: JobView) -> Iterator[Violation]:
@@ -68,7 +68,7 @@ def continuation(view: JobView) -> Iterator[Violation]:
     """The command box of LTP's portal knows no backslash at the end of a line."""
     for _, path, text in _commands(view):
         if re.search(r"\\\s*(\n|$)", text):
-            yield Violation(path, "the command goes on behind a backslash")
+            yield Violation(path, "the command continues after a backslash")
 
 
 @rule(
@@ -163,7 +163,7 @@ def nvidia_smi(view: JobView) -> Iterator[Violation]:
 @rule(
     "command-standalone",
     "warning",
-    consequence="each task trains alone, without a message",
+    consequence="each task silently trains alone",
     fix="give torchrun --nnodes, --node_rank and the address of task 0, or use entrypoint.py",
 )
 def standalone(view: JobView) -> Iterator[Violation]:

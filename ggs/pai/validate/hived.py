@@ -11,7 +11,7 @@ from ggs.pai.validate.finding import JobView, Violation, rule
 @rule(
     "hived-priority",
     "error",
-    consequence="a HiveD cluster answers 400; others pass over it",
+    consequence="a HiveD cluster answers 400; others ignore it",
     fix="write prod, test or oppo, or leave it out",
 )
 def hived_priority(view: JobView) -> Iterator[Violation]:
@@ -80,7 +80,7 @@ def hived_affinity(view: JobView) -> Iterator[Violation]:
         if isinstance(group, str):
             cells = (settings.get("skuType"), settings.get("pinnedCellId"))
             if groups.setdefault(group, cells) != cells:
-                message = f"the group {group!r} has other cells elsewhere"
+                message = f"the group {group!r} uses different cells elsewhere"
                 yield Violation((*_hived(role), "affinityGroupName"), message)
 
 

@@ -68,7 +68,7 @@ def image_name(view: JobView) -> Iterator[Violation]:
     for path, uri in _images(view):
         _, repository, _ = _split(uri)
         if "://" in uri or ("@" not in uri and not _REPOSITORY.fullmatch(repository)):
-            yield Violation(path, f"{uri!r} is no image name")
+            yield Violation(path, f"{uri!r} is not an image name")
 
 
 @rule(
@@ -126,4 +126,4 @@ def auth_plain(view: JobView) -> Iterator[Violation]:
     for path, _ in view.prerequisites:
         password = view.text(*path, "auth", "password")
         if password and "$secrets" not in password:
-            yield Violation((*path, "auth", "password"), "a password stands in the job file")
+            yield Violation((*path, "auth", "password"), "the job file contains a password")

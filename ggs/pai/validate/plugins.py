@@ -48,7 +48,7 @@ def failure_policy(view: JobView) -> Iterator[Violation]:
 @rule(
     "plugin-role-unknown",
     "warning",
-    consequence="the plugin runs nowhere in that role, without a message",
+    consequence="the plugin silently does not run in that role",
     fix="use the names of roles",
 )
 def plugin_role(view: JobView) -> Iterator[Violation]:

@@ -46,7 +46,7 @@ for _name, _consequence, _fix, _fact in (
         "nothing good: no job needs it, and reading it costs the server time and memory",
         "write the values out",
         f"A file may be {MAX_DEPTH} levels deep and have {MAX_VALUES} values after its aliases "
-        "are expanded; both limits are ours.",
+        "are expanded; both limits are those of this check.",
     ),
 ):
     RULES[_name] = Rule(_name, "error", "both", _consequence, _fix, _fact)

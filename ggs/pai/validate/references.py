@@ -77,7 +77,7 @@ def shared_name(view: JobView) -> Iterator[Violation]:
 @rule(
     "prerequisite-inactive",
     "warning",
-    consequence="the plugin never runs, without a message",
+    consequence="the plugin silently never runs",
     fix="list its name under taskRoles.<role>.prerequisites",
 )
 def inactive(view: JobView) -> Iterator[Violation]:
@@ -93,7 +93,7 @@ def inactive(view: JobView) -> Iterator[Violation]:
 @rule(
     "prerequisite-plugin-name",
     "warning",
-    consequence="the runtime passes over it without a message",
+    consequence="the runtime silently ignores it",
     fix=f"write {PLUGIN_PREFIX}.<name>",
 )
 def plugin_prefix(view: JobView) -> Iterator[Violation]:
@@ -150,7 +150,7 @@ def duplicate_deployment(view: JobView) -> Iterator[Violation]:
 @rule(
     "deployment-unused",
     "warning",
-    consequence="its commands never run, without a message",
+    consequence="its commands silently never run",
     fix="name it in defaults.deployment, or remove it",
 )
 def unused_deployment(view: JobView) -> Iterator[Violation]:
@@ -164,7 +164,7 @@ def unused_deployment(view: JobView) -> Iterator[Violation]:
 @rule(
     "deployment-role-unknown",
     "warning",
-    consequence="its commands never run, without a message",
+    consequence="its commands silently never run",
     fix="use the name of a role",
 )
 def deployment_role(view: JobView) -> Iterator[Violation]:

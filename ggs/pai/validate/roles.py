@@ -38,7 +38,7 @@ def role_name(view: JobView) -> Iterator[Violation]:
 @rule(
     "role-name-collision",
     "error",
-    consequence="the two roles become one without a message: tasks and variables are mixed up",
+    consequence="the two roles silently become one: tasks and variables are mixed up",
     fix="choose names that differ in their letters and digits",
 )
 def role_collision(view: JobView) -> Iterator[Violation]:
@@ -177,7 +177,7 @@ def shm_negative(view: JobView) -> Iterator[Violation]:
 @rule(
     "container-option-unknown",
     "warning",
-    consequence="the server passes over it without a message, the portal refuses the file",
+    consequence="the server silently ignores it, the portal refuses the file",
     fix="use shmMB or infiniband",
 )
 def container_option(view: JobView) -> Iterator[Violation]:

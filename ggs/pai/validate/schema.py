@@ -9,8 +9,9 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from ggs.pai.job import protocol
-from ggs.pai.job.document import Path, to_text
+from ggs.pai.job.document import Path
 from ggs.pai.job.model import Job
+from ggs.pai.job.scalars import to_text
 from ggs.pai.validate.finding import JobView, Violation, rule
 from ggs.text import shorten
 
@@ -228,7 +229,7 @@ def job_type_value(view: JobView) -> Iterator[Violation]:
     """LTP's jobType is training, inference or others."""
     job_type = view.document.get("jobType")
     if job_type is not None and job_type not in ("training", "inference", "others"):
-        yield Violation(("jobType",), f"{_spelled(job_type)} is no jobType")
+        yield Violation(("jobType",), f"{_spelled(job_type)} is not a job type")
 
 
 @rule(
@@ -249,5 +250,5 @@ def extras_type(view: JobView) -> Iterator[Violation]:
             state = "missing" if error["type"] == "missing" else "empty"
             yield Violation(path, f"{path[-1]} is {state}", "add it, or remove what it belongs to")
         else:
-            message = f"{_spelled(view.document.get(*path))} cannot stand here"
+            message = f"{_spelled(view.document.get(*path))} is not allowed here"
             yield Violation(path, message, _advice(error))

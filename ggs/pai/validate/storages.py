@@ -24,7 +24,7 @@ _KNOWN_TO_LTP = ("enableLocalStorage", "allowAzCopy", "forceNodes")
 @rule(
     "extras-unknown-key",
     "warning",
-    consequence="the server passes over it without a message",
+    consequence="the server silently ignores it",
     fix="remove it",
 )
 def extras_key(view: JobView) -> Iterator[Violation]:
@@ -53,7 +53,7 @@ def default_storages(view: JobView) -> Iterator[Violation]:
 @rule(
     "storage-nameless",
     "warning",
-    consequence="the server passes over it without a message: nothing is mounted",
+    consequence="the server silently ignores it: nothing is mounted",
     fix="write - name: <storage>",
 )
 def nameless_storage(view: JobView) -> Iterator[Violation]:

@@ -85,7 +85,7 @@ def template_kind(view: JobView) -> Iterator[Violation]:
     "error",
     consequence="the text <% … %> stays in the command, where bash reads it as a redirection: the "
     "task fails and is retried until jobRetryCount is used up",
-    fix="write a name that stands under parameters or secrets",
+    fix="write a name that exists under parameters or secrets",
 )
 def template_unknown(view: JobView) -> Iterator[Violation]:
     """An unknown or null reference is left as it stands; in a job with secrets it becomes empty;
@@ -100,9 +100,9 @@ def template_unknown(view: JobView) -> Iterator[Violation]:
                 "the init container fails on every attempt, until jobRetryCount is used up"
             )
         elif view.secrets:
-            consequence = "the reference becomes empty without a message, for the job has secrets"
+            consequence = "the reference silently becomes empty, because the job has secrets"
         fix = "" if root in _ROOTS else f"references start with {', '.join(_ROOTS)}"
-        yield Violation(path, f"<% {reference.name} %> names nothing", fix, consequence)
+        yield Violation(path, f"<% {reference.name} %> refers to nothing", fix, consequence)
 
 
 @rule(

@@ -1,5 +1,6 @@
 import copy
 import io
+import json
 import re
 import subprocess
 import sys
@@ -89,7 +90,7 @@ def test_no_value_in_any_place_breaks_a_rule() -> None:
                 parent = parent[step]
             if path:
                 parent[path[-1]] = copy.deepcopy(value)
-            text = yaml.safe_dump(broken if path else value)
+            text = json.dumps(broken if path else value, indent=1)
             lines = text.count("\n") + 1
             assert all(1 <= item.line <= lines for item in validate(text))
             tried += 1
