@@ -1,4 +1,4 @@
-"""torch's elastic agent, meeting the other nodes through a :class:`ggs.launch.rendezvous.Meeting`."""
+"""torch's elastic agent, which finds the other nodes through a :class:`ggs.launch.rendezvous.Rendezvous`."""
 
 import math
 import time
@@ -14,9 +14,9 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStoreInfo,
 )
 
-from ggs.launch.meeting import Meeting
+from ggs.launch.coordinator import Coordinator
 from ggs.launch.placement import Placement
-from ggs.launch.rendezvous import Host
+from ggs.launch.rendezvous import Rendezvous
 
 STORE_SECONDS = 120
 """How long agents wait for each other's entries in the store once they have met."""
@@ -31,7 +31,7 @@ class WorkerHangs(Exception):
 
 
 class Agent(LocalElasticAgent):
-    """The elastic agent, which leaves waiting for the other nodes' ends to Meeting.finish.
+    """The elastic agent, which leaves waiting for the other nodes' ends to Rendezvous.finish.
 
     Its own wait of five minutes cannot be interrupted and does not see other nodes fail.
     """
@@ -62,9 +62,9 @@ class AgentRendezvous(RendezvousHandler):
     on that node's own address only.
     """
 
-    def __init__(self, placement: Placement, meeting: Meeting) -> None:
+    def __init__(self, placement: Placement, rendezvous: Rendezvous) -> None:
         self._placement = placement
-        self._meeting = meeting
+        self._rendezvous = rendezvous
         self._store: TCPStore | None = None
 
     @property
@@ -77,13 +77,13 @@ class AgentRendezvous(RendezvousHandler):
         return "openpai"
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Wait for the other nodes, then open the store. Raises what Meeting.gather raises."""
-        port = self._meeting.gather()
+        """Wait for the other nodes, then open the store. Raises what Rendezvous.gather raises."""
+        port = self._rendezvous.gather()
         master, listener = self._placement.master, None
-        if isinstance(self._meeting, Host) and self._meeting.listener is not None:
-            self._meeting.listener.setblocking(False)
-            listener = self._meeting.listener.detach()
-            self._meeting.listener = None
+        if isinstance(self._rendezvous, Coordinator) and self._rendezvous.listener is not None:
+            self._rendezvous.listener.setblocking(False)
+            listener = self._rendezvous.listener.detach()
+            self._rendezvous.listener = None
         self._store = TCPStore(
             master,
             port,
@@ -101,7 +101,7 @@ class AgentRendezvous(RendezvousHandler):
 
     def num_nodes_waiting(self) -> int:
         """0: nobody joins. The agent asks at every look at its workers, so others' ends are seen here."""
-        if self._meeting.poll():
+        if self._rendezvous.poll():
             raise OtherNodeFailed
         return 0
 
