@@ -3,6 +3,8 @@
 import math
 import time
 from datetime import timedelta
+from signal import Signals
+from typing import Any
 
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
@@ -20,6 +22,9 @@ from ggs.launch.rendezvous import Rendezvous
 
 STORE_SECONDS = 120
 """How long agents wait for each other's entries in the store once they have met."""
+STOP_SECONDS = 10
+"""What a worker may take to end after SIGTERM, to write out what it holds: as long as ``docker stop`` gives
+it. With torch's 30 seconds a job whose worker hangs would end that much later."""
 
 
 class OtherNodeFailed(Exception):
@@ -42,6 +47,19 @@ class Agent(LocalElasticAgent):
 
     def _exit_barrier(self) -> None:
         pass
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        ids: dict[int, Any] = super()._start_workers(worker_group)
+        context = self._pcontext
+        assert context is not None
+        close = context.close
+
+        # The agent's argument shutdown_timeout does not reach the stop after another worker's failure.
+        def close_soon(death_sig: Signals | None = None, timeout: int = 0) -> None:
+            close(death_sig, STOP_SECONDS)
+
+        context.close = close_soon  # type: ignore[method-assign]
+        return ids
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         result: RunResult = super()._monitor_workers(worker_group)
