@@ -16,9 +16,9 @@ from ggs.launch.launcher import guard, start
 
 def main(argv: Sequence[str]) -> int:
     """Read the command line and OpenPAI's variables, start the workers. Returns the exit code."""
-    own = script.split(argv)
-    if own is not None:
-        options, path, arguments = own
+    command = script.split(argv)
+    if command is not None:
+        options, path, arguments = command
         return start(options, script.run, (path, arguments))
 
     from ggs.train.start import start as train

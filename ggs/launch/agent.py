@@ -1,8 +1,10 @@
-"""torch's elastic agent, meeting the other nodes through a :class:`ggs.launch.rendezvous.Meeting`."""
+"""torch's elastic agent, which finds the other nodes through a :class:`ggs.launch.rendezvous.Rendezvous`."""
 
 import math
 import time
 from datetime import timedelta
+from signal import Signals
+from typing import Any
 
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
@@ -14,12 +16,15 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStoreInfo,
 )
 
-from ggs.launch.meeting import Meeting
+from ggs.launch.coordinator import Coordinator
 from ggs.launch.placement import Placement
-from ggs.launch.rendezvous import Host
+from ggs.launch.rendezvous import Rendezvous
 
 STORE_SECONDS = 120
 """How long agents wait for each other's entries in the store once they have met."""
+STOP_SECONDS = 10
+"""What a worker may take to end after SIGTERM, to write out what it holds: as long as ``docker stop`` gives
+it. With torch's 30 seconds a job whose worker hangs would end that much later."""
 
 
 class OtherNodeFailed(Exception):
@@ -31,7 +36,7 @@ class WorkerHangs(Exception):
 
 
 class Agent(LocalElasticAgent):
-    """The elastic agent, which leaves waiting for the other nodes' ends to Meeting.finish.
+    """The elastic agent, which leaves waiting for the other nodes' ends to Rendezvous.finish.
 
     Its own wait of five minutes cannot be interrupted and does not see other nodes fail.
     """
@@ -42,6 +47,19 @@ class Agent(LocalElasticAgent):
 
     def _exit_barrier(self) -> None:
         pass
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        ids: dict[int, Any] = super()._start_workers(worker_group)
+        context = self._pcontext
+        assert context is not None
+        close = context.close
+
+        # The agent's argument shutdown_timeout does not reach the stop after another worker's failure.
+        def close_soon(death_sig: Signals | None = None, timeout: int = 0) -> None:
+            close(death_sig, STOP_SECONDS)
+
+        context.close = close_soon  # type: ignore[method-assign]
+        return ids
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         result: RunResult = super()._monitor_workers(worker_group)
@@ -62,9 +80,9 @@ class AgentRendezvous(RendezvousHandler):
     on that node's own address only.
     """
 
-    def __init__(self, placement: Placement, meeting: Meeting) -> None:
+    def __init__(self, placement: Placement, rendezvous: Rendezvous) -> None:
         self._placement = placement
-        self._meeting = meeting
+        self._rendezvous = rendezvous
         self._store: TCPStore | None = None
 
     @property
@@ -77,13 +95,13 @@ class AgentRendezvous(RendezvousHandler):
         return "openpai"
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Wait for the other nodes, then open the store. Raises what Meeting.gather raises."""
-        port = self._meeting.gather()
+        """Wait for the other nodes, then open the store. Raises what Rendezvous.gather raises."""
+        port = self._rendezvous.gather()
         master, listener = self._placement.master, None
-        if isinstance(self._meeting, Host) and self._meeting.listener is not None:
-            self._meeting.listener.setblocking(False)
-            listener = self._meeting.listener.detach()
-            self._meeting.listener = None
+        if isinstance(self._rendezvous, Coordinator) and self._rendezvous.listener is not None:
+            self._rendezvous.listener.setblocking(False)
+            listener = self._rendezvous.listener.detach()
+            self._rendezvous.listener = None
         self._store = TCPStore(
             master,
             port,
@@ -101,7 +119,7 @@ class AgentRendezvous(RendezvousHandler):
 
     def num_nodes_waiting(self) -> int:
         """0: nobody joins. The agent asks at every look at its workers, so others' ends are seen here."""
-        if self._meeting.poll():
+        if self._rendezvous.poll():
             raise OtherNodeFailed
         return 0
 

@@ -67,7 +67,7 @@ class PAIEnvironment:
     roles: tuple[TaskRole, ...]
     """``PAI_TASK_ROLE_LIST``, in its order, which is the same on all tasks."""
     role: TaskRole
-    """``PAI_CURRENT_TASK_ROLE_NAME``: the own one."""
+    """``PAI_CURRENT_TASK_ROLE_NAME``: this task's."""
     index: int
     """``PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX``, else ``PAI_TASK_INDEX``, else ``FC_TASK_INDEX``."""
     job: str
@@ -141,15 +141,15 @@ class PAIEnvironment:
         The older form ``PAI_<key>_<index>_<label>_PORT`` is read too. OpenPAI adds the labels ``http``
         and ``ssh`` to every task. Raises EnvironmentVariableError for a number that is no port.
         """
-        found: dict[str, tuple[int, ...]] = {}
+        labelled: dict[str, tuple[int, ...]] = {}
         for variable, label in self._port_variables(role.key, index):
             ports = _ports(variable, self.variables[variable])
-            if found.setdefault(label, ports) != ports:
+            if labelled.setdefault(label, ports) != ports:
                 raise EnvironmentVariableError(
                     f"{variable}={shown(self.variables[variable])} contradicts "
                     f"{pai_names.PORT_LIST.format(key=role.key, index=index, label=label)}"
                 )
-        return found
+        return labelled
 
     def rendezvous_ports(self, role: TaskRole, index: int) -> tuple[int, ...]:
         """Ports of a task that workers may meet on, best first, the same order on every task.

@@ -12,7 +12,9 @@ from types import TracebackType
 from typing import Any
 
 from ggs.errors import GGSError
+from ggs.files import replacing
 from ggs.launch import exit_codes
+from ggs.text import shorten
 
 MAX_TEXT = 32 * 1024
 """Characters of a text that are kept: of a longer one its begin and its end."""
@@ -50,7 +52,7 @@ class Failure:
         """What a traceback ends with, the exception and its message, in one line."""
         end = self.text.rpartition("Traceback (most recent call last):\n")[2]
         message = dropwhile(lambda line: line.startswith(" "), end.splitlines())
-        return " ".join(" ".join(message).split())[:MAX_GIST]
+        return shorten(" ".join(" ".join(message).split()), MAX_GIST)
 
     def to_message(self) -> dict[str, Any]:
         """The failure as JSON values."""
@@ -117,9 +119,8 @@ def write(failure: Failure, path: Path) -> None:
     text = json.dumps(
         {"message": failure.text, "timestamp": int(failure.time), **failure.to_message()}
     )
-    partial = path.with_suffix(".partial")
-    partial.write_text(text)
-    os.replace(partial, path)
+    with replacing(path) as partial:
+        partial.write_text(text)
 
 
 def _is_launcher_frame(frames: TracebackType) -> bool:

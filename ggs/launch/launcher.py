@@ -4,7 +4,7 @@
 
 torch's agent starts and stops the processes and gives them RANK, WORLD_SIZE, LOCAL_RANK,
 LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR and MASTER_PORT. What it does not do is done here: ranks in the
-order of OpenPAI's tasks, a failure that is told to all tasks at once with its cause, and no orphans.
+order of OpenPAI's tasks, a failure that all tasks learn of at once with its cause, and no orphans.
 Workers are never restarted in place: OpenPAI restarts the job, with new ports and addresses.
 """
 
@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING, Any
 from ggs.errors import GGSError
 from ggs.extras import extras_named
 from ggs.launch import exit_codes, failures, pai_names
+from ggs.launch.coordinator import Coordinator
 from ggs.launch.environment import PAIEnvironment
 from ggs.launch.failures import Failure
+from ggs.launch.member import Member
 from ggs.launch.placement import (
     Devices,
     LaunchOptions,
@@ -34,22 +36,21 @@ from ggs.launch.placement import (
     worker_variables,
 )
 from ggs.launch.processes import ProcessTree, Stopped, stop_on_signals
-from ggs.launch.rendezvous import meet
-from ggs.launch.worker_process import Order
+from ggs.launch.worker_process import Payload
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
     from ggs.launch.agent import Agent
-    from ggs.launch.meeting import Meeting
+    from ggs.launch.rendezvous import Rendezvous
 
 MONITOR_SECONDS = 0.1
 """How often the agent looks after its workers and the other nodes."""
 
 
 def guard(run: Callable[[], int]) -> int:
-    """Run a program's body. Returns its exit code: of errors and signals too, told in one line.
+    """Run a program's body. Returns its exit code: of errors and signals too, which it reports in one line.
 
     Outside OpenPAI the codes are a shell's: see :mod:`ggs.launch.exit_codes`.
     Whatever is neither a GGSError nor a signal is a bug: its traceback comes before the line.
@@ -59,14 +60,14 @@ def guard(run: Callable[[], int]) -> int:
             with extras_named("train"):
                 return run()
         except GGSError as error:
-            _say(f"ggs: {error}")
+            _print(f"ggs: {error}")
             return exit_codes.for_reader(exit_codes.of_error(error), os.environ)
         except Stopped as stop:
-            _say(f"ggs: stopped by {stop}")
+            _print(f"ggs: stopped by {stop}")
             return exit_codes.of_signal(stop.number, os.environ)
         except Exception as error:
             code = exit_codes.of_error(error)
-            _say(str(Failure(_where(), traceback.format_exc().rstrip(), code, time.time())))
+            _print(str(Failure(_where(), traceback.format_exc().rstrip(), code, time.time())))
             return exit_codes.for_reader(code, os.environ)
 
 
@@ -91,7 +92,7 @@ def start(
         return exit_codes.SUCCESS
     PAIEnvironment.from_mapping(variables)  # tells of a mistake before torch's import takes seconds
     placement = place(variables, options, visible_devices())
-    _say(str(placement))
+    _print(str(placement))
     return launch(placement, function, arguments, variables)
 
 
@@ -114,50 +115,59 @@ def launch(
     ``variables`` is the environment that the workers inherit. Raises RendezvousError or MismatchError
     if the nodes do not come together.
     """
-    order = Order.to_call(
+    payload = Payload.to_call(
         placement.task, worker_variables(placement, variables), function, arguments
     )
-    meeting, processes = meet(placement), ProcessTree()
+    rendezvous, processes = rendezvous_of(placement), ProcessTree()
     try:
         with tempfile.TemporaryDirectory(prefix="ggs-") as folder:
-            cause = _run(placement, meeting, order, Path(folder))
+            cause = _run(placement, rendezvous, payload, Path(folder))
             if cause is None:
                 processes.wait()
     finally:
         processes.end()
-        meeting.close()
+        rendezvous.close()
     if cause is None:
         return exit_codes.SUCCESS
-    _say(str(cause))
+    _print(str(cause))
     return exit_codes.for_reader(cause.exit_code, variables)
 
 
-def _run(placement: Placement, meeting: "Meeting", order: Order, folder: Path) -> Failure | None:
+def rendezvous_of(placement: Placement) -> Coordinator | Member:
+    """The rendezvous as this node takes part in it."""
+    return Coordinator(placement) if placement.node == 0 else Member(placement)
+
+
+def _run(
+    placement: Placement, rendezvous: "Rendezvous", payload: Payload, folder: Path
+) -> Failure | None:
     """Run the workers to the end of all nodes. Returns the root cause of a failure, on any node."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
     from ggs.launch.agent import Agent, OtherNodeFailed, WorkerHangs
 
-    path = folder / "order"
-    path.write_bytes(pickle.dumps(order))
-    agent = Agent(_worker_spec(placement, meeting, path), DefaultLogsSpecs(log_dir=str(folder)))
+    path = folder / "payload"
+    path.write_bytes(pickle.dumps(payload))
+    agent = Agent(_worker_spec(placement, rendezvous, path), DefaultLogsSpecs(log_dir=str(folder)))
     agent.finish_timeout = placement.finish_timeout
     try:
         result = _run_agent(agent)
         if result.is_failed():
-            return meeting.settle(_first(result.failures, placement.task))
-        return None if meeting.finish() else meeting.settle(None)
+            return rendezvous.settle(_first(result.failures, placement.task))
+        return None if rendezvous.finish() else rendezvous.settle(None)
     except OtherNodeFailed:
-        return meeting.settle(None)
+        return rendezvous.settle(None)
     except WorkerHangs as late:
         where = f"rank {late} on task {placement.task}"
         text = f"still runs {placement.finish_timeout:g} s after others have ended: it hangs"
-        return meeting.settle(Failure(where, text, exit_codes.RETRY, time.time()))
+        return rendezvous.settle(Failure(where, text, exit_codes.RETRY, time.time()))
     except Stopped as stop:
-        if not meeting.gathered or len(placement.tasks) == 1:
+        if not rendezvous.gathered or len(placement.tasks) == 1:
             raise  # there is nobody to tell
         where = f"task {placement.task}"
-        return meeting.settle(Failure(where, f"stopped by {stop}", exit_codes.RETRY, time.time()))
+        return rendezvous.settle(
+            Failure(where, f"stopped by {stop}", exit_codes.RETRY, time.time())
+        )
 
 
 def _run_agent(agent: "Agent") -> "RunResult":
@@ -172,7 +182,7 @@ def _run_agent(agent: "Agent") -> "RunResult":
     return result
 
 
-def _worker_spec(placement: Placement, meeting: "Meeting", order: Path) -> "WorkerSpec":
+def _worker_spec(placement: Placement, rendezvous: "Rendezvous", payload: Path) -> "WorkerSpec":
     from torch.distributed.elastic.agent.server.api import WorkerSpec
 
     from ggs.launch.agent import AgentRendezvous
@@ -181,8 +191,8 @@ def _worker_spec(placement: Placement, meeting: "Meeting", order: Path) -> "Work
         role="worker",
         local_world_size=placement.local_world_size,
         entrypoint=sys.executable,
-        args=("-u", "-m", "ggs.launch.worker_process", str(order)),
-        rdzv_handler=AgentRendezvous(placement, meeting),
+        args=("-u", "-m", "ggs.launch.worker_process", str(payload)),
+        rdzv_handler=AgentRendezvous(placement, rendezvous),
         max_restarts=0,
         monitor_interval=MONITOR_SECONDS,
     )
@@ -191,16 +201,16 @@ def _worker_spec(placement: Placement, meeting: "Meeting", order: Path) -> "Work
 def _first(ended_workers: "Mapping[int, ProcessFailure]", task: str) -> Failure:
     """The failure of this node's workers that explains the others."""
     recorded = {rank: _recorded(ended) for rank, ended in ended_workers.items()}
-    found = {
+    causes = {
         rank: recorded[rank] or _ended(rank, ended_workers[rank], task) for rank in ended_workers
     }
     # The agent stops the others with SIGTERM as soon as one has failed, and lists them too.
-    own = [
-        found[rank]
+    not_stopped = [
+        causes[rank]
         for rank, ended in ended_workers.items()
         if recorded[rank] or ended.exitcode != -15
     ]
-    return failures.root_cause(own or found.values())
+    return failures.root_cause(not_stopped or causes.values())
 
 
 def _recorded(ended: "ProcessFailure") -> Failure | None:
@@ -242,5 +252,5 @@ def _quiet_agent() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Where the workers of a job run: which task this is, which ranks are its own, and where all meet.
+"""Where the workers of a job run: which task this is, which ranks it has, and where all meet.
 
     placement = place(os.environ, LaunchOptions(workers=2), Devices(visible=0, supported=False))
     print(placement)        # the first line of a job's log
@@ -34,7 +34,7 @@ class LaunchOptions:
     workers: int | None = None
     """Worker processes per task; None: one per GPU, or one."""
     backend: str = "auto"
-    """``nccl`` (RCCL on AMD), ``gloo``, or ``auto``: NCCL where every worker has its own GPU."""
+    """``nccl`` (RCCL on AMD), ``gloo``, or ``auto``: NCCL where every worker has a GPU to itself."""
     rendezvous_timeout: float = 1800
     """Seconds that tasks wait for each other at the start: images are pulled, one node after another."""
     finish_timeout: float = 3600
@@ -78,7 +78,7 @@ class Placement:
     tasks: tuple[str, ...]
     """Names of the nodes in the order of their ranks, such as ``chief-0``, ``worker-0``."""
     node: int
-    """The own place among ``tasks``: NODE_RANK."""
+    """Index of this node in ``tasks``: NODE_RANK."""
     workers: tuple[int, ...]
     """Worker processes of every node."""
     master: str
@@ -154,11 +154,11 @@ def place(variables: Mapping[str, str], options: LaunchOptions, devices: Devices
         members, node = _members(environment, options)
     roles = [role for role, _ in members]
     tasks = [f"{role.name}-{index}" for role, index in members]
-    own = roles[node]
-    _check_devices(own, options, devices)
+    role = roles[node]
+    _check_devices(role, options, devices)
     if "NNODES" in variables or "NODE_RANK" in variables:
         tasks, node = _numbered_nodes(variables)
-        roles = [own] * len(tasks)
+        roles = [role] * len(tasks)
     workers = tuple(_worker_count(role, options, devices) for role in roles)
     master, ports, address = _endpoint(variables, environment, roles)
     return Placement(
@@ -172,8 +172,8 @@ def place(variables: Mapping[str, str], options: LaunchOptions, devices: Devices
         run_id=_run_id(environment, master, ports),
         rendezvous_timeout=options.rendezvous_timeout,
         finish_timeout=options.finish_timeout,
-        threads=threads_per_worker(options.threads, workers[node], own.cpus),
-        hide_gpus=options.cpu or own.gpus == 0,
+        threads=threads_per_worker(options.threads, workers[node], role.cpus),
+        hide_gpus=options.cpu or role.gpus == 0,
     )
 
 
@@ -230,20 +230,20 @@ def is_worker(variables: Mapping[str, str]) -> bool:
 def _members(
     environment: PAIEnvironment, options: LaunchOptions
 ) -> tuple[list[tuple[TaskRole, int]], int]:
-    """The tasks that train together, each a role and an index, and the own place among them."""
+    """The tasks that train together, each a role and an index, and which of them this one is."""
     chosen = [environment.find_role(name) for name in options.roles] or list(environment.roles)
     if environment.role not in chosen:
         raise ConfigurationError(
             f"roles={','.join(options.roles)} does not include {environment.role.name!r}, the role of "
             "this task"
         )
-    own = (environment.role, environment.index)
+    this = (environment.role, environment.index)
     if options.independent:
-        return [own], 0
+        return [this], 0
     members = [
         (role, index) for role in environment.roles if role in chosen for index in range(role.tasks)
     ]
-    return members, members.index(own)
+    return members, members.index(this)
 
 
 def _numbered_nodes(variables: Mapping[str, str]) -> tuple[list[str], int]:
@@ -291,7 +291,7 @@ def _backend(
 def _endpoint(
     variables: Mapping[str, str], environment: PAIEnvironment | None, roles: Sequence[TaskRole]
 ) -> tuple[str, tuple[int, ...], str | None]:
-    """Address and ports of the first node, and the own address if it is known."""
+    """Address and ports of the first node, and this node's address if it is known."""
     ports: tuple[int, ...] = ()
     master: str | None = None
     if "MASTER_PORT" in variables:
@@ -307,27 +307,25 @@ def _endpoint(
                 f"NNODES={len(roles)} needs {' and '.join(missing)} as well"
             )
         return master, ports, None
-    own = environment.address(environment.role, environment.index)
-    if not is_local(own):
-        raise EnvironmentVariableError(
-            f"{pai_names.HOST_IP.format(key=environment.role.key, index=environment.index)}={own!r} is not "
-            "an address of this machine"
-        )
+    address = environment.address(environment.role, environment.index)
+    if not is_local(address):
+        variable = pai_names.HOST_IP.format(key=environment.role.key, index=environment.index)
+        raise EnvironmentVariableError(f"{variable}={address!r} is not an address of this machine")
     return (
         master or environment.address(roles[0], 0),
         ports or environment.rendezvous_ports(roles[0], 0),
-        own,
+        address,
     )
 
 
 def _resolve(host: str) -> str:
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         raise EnvironmentVariableError(f"MASTER_ADDR={shown(host)} cannot be resolved") from None
     # IPv4 first: a name such as localhost often has both, and gloo and NCCL speak IPv4 everywhere.
-    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
-    return str(found[0][4][0])
+    entries.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    return str(entries[0][4][0])
 
 
 def _run_id(environment: PAIEnvironment | None, master: str, ports: tuple[int, ...]) -> str:

@@ -19,16 +19,16 @@ def split(argv: Sequence[str]) -> tuple[LaunchOptions, str, tuple[str, ...]] | N
     Everything after the script's name belongs to the script. Raises ConfigurationError for an unknown
     launch flag, a wrong value, or a script that is not there.
     """
-    place = next((i for i, word in enumerate(argv) if word.split("=")[0] == _FLAG), None)
-    if place is None:
+    position = next((i for i, word in enumerate(argv) if word.split("=")[0] == _FLAG), None)
+    if position is None:
         return None
-    flag, equals, path = argv[place].partition("=")
-    rest = list(argv[place + 1 :])
+    flag, equals, path = argv[position].partition("=")
+    rest = list(argv[position + 1 :])
     if not equals:
         if not rest:
             raise ConfigurationError(f"{flag} needs a file: {flag} train.py")
         path = rest.pop(0)
-    options = _options(argv[:place])
+    options = _options(argv[:position])
     if not os.path.isfile(path):
         raise ConfigurationError(f"{_FLAG}={path!r} is not a file")
     return options, path, tuple(rest)

@@ -1,6 +1,6 @@
-"""A worker process: ``python -m ggs.launch.worker_process ORDER``, started by torch's elastic agent.
+"""A worker process: ``python -m ggs.launch.worker_process PAYLOAD``, started by torch's elastic agent.
 
-ORDER is a file that the launcher has written for its own workers: variables to set, and a function with
+PAYLOAD is a file that the launcher has written for its own workers: variables to set, and a function with
 its arguments. This module imports no torch, so that the variables are in place before anything does.
 """
 
@@ -22,7 +22,7 @@ EXIT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Order:
+class Payload:
     """What the workers of one node are to do."""
 
     launcher: int
@@ -41,56 +41,56 @@ class Order:
         variables: dict[str, str],
         function: Callable[..., None],
         arguments: tuple[Any, ...],
-    ) -> "Order":
-        """An order from this process to its workers."""
+    ) -> "Payload":
+        """The payload from this process to its workers."""
         return cls(os.getpid(), task, variables, pickle.dumps((function, arguments)))
 
 
 def main(path: str) -> int:
-    """Do what the order at ``path`` says. Returns the exit code; a failure is left for the launcher."""
+    """Do what the payload at ``path`` says. Returns the exit code; a failure is left for the launcher."""
     with open(path, "rb") as file:
-        order: Order = pickle.load(file)
-    die_with_parent(order.launcher)
-    os.environ.update(order.variables)
+        payload: Payload = pickle.load(file)
+    die_with_parent(payload.launcher)
+    os.environ.update(payload.variables)
     try:
-        function, arguments = pickle.loads(order.call)
+        function, arguments = pickle.loads(payload.call)
         function(*arguments)
     except KeyboardInterrupt:
         return exit_codes.RETRY
     except SystemExit as end:
-        return _code_of(end, order)
+        return _code_of(end, payload)
     except BaseException as error:
-        return _fail(error, order)
+        return _fail(error, payload)
     return exit_codes.SUCCESS
 
 
-def _code_of(end: SystemExit, order: Order) -> int:
+def _code_of(end: SystemExit, payload: Payload) -> int:
     if end.code is None or end.code == 0:
         return exit_codes.SUCCESS
     if isinstance(end.code, int):
         return exit_codes.of_worker(end.code % 256 or exit_codes.RETRY)
     return _record(
-        failures.Failure(_where(order), str(end.code), exit_codes.RETRY, time.time()),
+        failures.Failure(_where(payload), str(end.code), exit_codes.RETRY, time.time()),
     )
 
 
-def _fail(error: BaseException, order: Order) -> int:
-    return _record(failures.of_exception(error, _where(order), time.time()))
+def _fail(error: BaseException, payload: Payload) -> int:
+    return _record(failures.of_exception(error, _where(payload), time.time()))
 
 
-def _record(found: failures.Failure) -> int:
-    failures.write(found, Path(os.environ["TORCHELASTIC_ERROR_FILE"]))
+def _record(failure: failures.Failure) -> int:
+    failures.write(failure, Path(os.environ["TORCHELASTIC_ERROR_FILE"]))
     sys.stdout.flush()
     sys.stderr.flush()
     # The launcher learns of this failure when the process ends: a thread that lingers must not delay it.
-    cut = threading.Timer(EXIT_SECONDS, os._exit, (found.exit_code,))
+    cut = threading.Timer(EXIT_SECONDS, os._exit, (failure.exit_code,))
     cut.daemon = True
     cut.start()
-    return found.exit_code
+    return failure.exit_code
 
 
-def _where(order: Order) -> str:
-    return f"rank {os.environ['RANK']} on task {order.task}"
+def _where(payload: Payload) -> str:
+    return f"rank {os.environ['RANK']} on task {payload.task}"
 
 
 if __name__ == "__main__":

@@ -496,8 +496,7 @@ def test_exit_codes_do_on_openpai_what_they_are_for() -> None:
 
 
 def test_reading_the_environment_imports_no_torch() -> None:
-    modules = (
-        "ggs.launch.placement, ggs.launch.rendezvous, ggs.launch.worker_process, ggs.launch.script"
-    )
+    names = ("placement", "coordinator", "member", "worker_process", "script")
+    modules = ", ".join(f"ggs.launch.{name}" for name in names)
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -21,15 +21,15 @@ from types import SimpleNamespace
 import pytest
 
 from ggs.errors import ConfigurationError, MismatchError, RendezvousError
-from ggs.launch import exit_codes, meeting, rendezvous, script
+from ggs.launch import coordinator, exit_codes, member, rendezvous, script
 from ggs.launch import failures as failure
 from ggs.launch.channel import MAX_LINE, Channel
+from ggs.launch.coordinator import Coordinator
 from ggs.launch.failures import Failure
-from ggs.launch.launcher import guard
-from ggs.launch.meeting import Meeting
+from ggs.launch.launcher import guard, rendezvous_of
 from ggs.launch.placement import Devices, LaunchOptions, Placement, place
 from ggs.launch.processes import ProcessTree, Stopped
-from ggs.launch.rendezvous import Host, meet
+from ggs.launch.rendezvous import Rendezvous
 from tests.launch.ports import free_ports
 from tests.launch.variables import pai_variables
 from tests.waiting import until
@@ -38,7 +38,8 @@ from tests.waiting import until
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No node gives up on another's report because a thread of this process gets no processor."""
-    monkeypatch.setattr(rendezvous, "SETTLE_SECONDS", 60.0)
+    for module in (coordinator, member):
+        monkeypatch.setattr(module, "SETTLE_SECONDS", 60.0)
 
 
 def placements(
@@ -57,25 +58,25 @@ def placements(
 
 
 @contextmanager
-def meetings(places: list[Placement]) -> Iterator[list[Meeting]]:
+def meet(places: list[Placement]) -> Iterator[list[Rendezvous]]:
     with ExitStack() as stack:
-        yield [stack.enter_context(closing(meet(placement))) for placement in places]
+        yield [stack.enter_context(closing(rendezvous_of(placement))) for placement in places]
 
 
-def together(parties: list[Meeting]) -> list[int]:
+def together(parties: list[Rendezvous]) -> list[int]:
     with ThreadPoolExecutor(len(parties)) as pool:
         return list(pool.map(lambda party: party.gather(), parties))
 
 
-def in_background(pool: ThreadPoolExecutor, party: Meeting) -> "Future[int]":
+def in_background(pool: ThreadPoolExecutor, party: Rendezvous) -> "Future[int]":
     return pool.submit(party.gather)
 
 
-def hosting_in_background(pool: ThreadPoolExecutor, host: Meeting) -> "Future[int]":
-    """The host gathers, and listens already."""
-    assert isinstance(host, Host)
-    future = in_background(pool, host)
-    until(lambda: host.listener is not None)
+def coordinating_in_background(pool: ThreadPoolExecutor, coordinator: Rendezvous) -> "Future[int]":
+    """The coordinator gathers, and listens already."""
+    assert isinstance(coordinator, Coordinator)
+    future = in_background(pool, coordinator)
+    until(lambda: coordinator.listener is not None)
     return future
 
 
@@ -85,17 +86,17 @@ def a_failure(where: str, code: int = 1, at: float = 0.0, consequence: bool = Fa
 
 def test_three_nodes_meet_on_the_first_port_of_the_masters_own_address() -> None:
     ports = free_ports(2)
-    with meetings(placements(ports, tasks=3)) as parties:
+    with meet(placements(ports, tasks=3)) as parties:
         assert together(parties) == [ports[0]] * 3
-        host = parties[0]
-        assert isinstance(host, Host)
-        assert host.listener is not None
-        assert host.listener.getsockname() == ("127.0.0.1", ports[0])
+        coordinator = parties[0]
+        assert isinstance(coordinator, Coordinator)
+        assert coordinator.listener is not None
+        assert coordinator.listener.getsockname() == ("127.0.0.1", ports[0])
 
 
 def test_one_node_meets_nobody() -> None:
     placement = place({}, LaunchOptions(workers=2), Devices(0, False))
-    with meetings([placement]) as [alone]:
+    with meet([placement]) as [alone]:
         assert alone.gather() > 0
         assert not alone.poll()
         assert alone.finish()
@@ -107,7 +108,7 @@ def test_a_silent_foreign_listener_on_the_first_port_confuses_nobody() -> None:
     with socket.socket() as foreign:
         foreign.bind(("127.0.0.1", ports[0]))
         foreign.listen()
-        with meetings(placements(ports)) as parties:
+        with meet(placements(ports)) as parties:
             start = time.monotonic()
             assert together(parties) == [ports[1]] * 2
             assert time.monotonic() - start < 40  # it knocks for 5 s
@@ -115,50 +116,50 @@ def test_a_silent_foreign_listener_on_the_first_port_confuses_nobody() -> None:
 
 def test_another_job_on_the_first_port_confuses_nobody() -> None:
     ports = free_ports(2)
-    strangers = placements(ports[:1], attempt="0_other")
+    others = placements(ports[:1], attempt="0_other")
     with (
-        meetings(strangers) as theirs,
-        meetings(placements(ports)) as ours,
+        meet(others) as theirs,
+        meet(placements(ports)) as ours,
         ThreadPoolExecutor(4) as pool,
     ):
-        other_host = hosting_in_background(pool, theirs[0])
+        other_host = coordinating_in_background(pool, theirs[0])
         for future in [in_background(pool, each) for each in ours]:
             assert future.result(60) == ports[1]
-        assert not other_host.done()  # our guest has not been taken for theirs
+        assert not other_host.done()  # our member has not been taken for theirs
         in_background(pool, theirs[1]).result(60)
         assert other_host.result(60) == ports[0]
 
 
 def test_the_first_task_may_be_the_last_to_come() -> None:
     ports = free_ports(1)
-    with meetings(placements(ports)) as [host, guest], ThreadPoolExecutor(1) as pool:
-        early = in_background(pool, guest)
+    with meet(placements(ports)) as [coordinator, member], ThreadPoolExecutor(1) as pool:
+        early = in_background(pool, member)
         time.sleep(2.5)
         assert not early.done()
-        assert host.gather() == ports[0]
+        assert coordinator.gather() == ports[0]
         assert early.result(60) == ports[0]
 
 
 def test_a_guest_that_goes_before_all_are_there_may_come_again() -> None:
     ports = free_ports(1)
     places = placements(ports, tasks=3)
-    with meetings(places) as [host, first, third], ThreadPoolExecutor(3) as pool:
-        hosting = hosting_in_background(pool, host)
+    with meet(places) as [coordinator, first, third], ThreadPoolExecutor(3) as pool:
+        coordinating = coordinating_in_background(pool, coordinator)
         with closing(Channel(socket.create_connection(("127.0.0.1", ports[0])))) as leaver:
             leaver.send(protocol="ggs-rendezvous-1", run="0_uid", node=1, layout=places[1].layout)
             assert "welcome" in (leaver.receive(60) or {})
         staying = [in_background(pool, each) for each in (first, third)]
-        assert [f.result(60) for f in [hosting, *staying]] == [ports[0]] * 3
+        assert [f.result(60) for f in [coordinating, *staying]] == [ports[0]] * 3
 
 
 def test_noise_does_not_disturb_the_host() -> None:
     ports = free_ports(1)
     with (
-        meetings(placements(ports)) as [host, guest],
+        meet(placements(ports)) as [coordinator, member],
         ThreadPoolExecutor(2) as pool,
         ExitStack() as stack,
     ):
-        hosting = hosting_in_background(pool, host)
+        coordinating = coordinating_in_background(pool, coordinator)
         noises = [
             b"",
             b"GET / HTTP/1.1\r\n\r\n",
@@ -171,8 +172,8 @@ def test_noise_does_not_disturb_the_host() -> None:
             other = stack.enter_context(socket.create_connection(("127.0.0.1", ports[0])))
             with suppress(ConnectionError):  # sent away before it was done
                 other.sendall(noise)
-        assert guest.gather() == ports[0]
-        assert hosting.result(60) == ports[0]
+        assert member.gather() == ports[0]
+        assert coordinating.result(60) == ports[0]
 
 
 def test_missing_tasks_are_named_when_time_is_up(
@@ -188,29 +189,29 @@ def test_missing_tasks_are_named_when_time_is_up(
 
     with (
         monkeypatch.context() as patched,
-        meetings(places) as parties,
+        meet(places) as parties,
         ThreadPoolExecutor(2) as pool,
     ):
         clock = SimpleNamespace(monotonic=lambda: passed[0])
-        patched.setattr(meeting, "time", clock)
-        host, guest, _ = parties
-        hosting = hosting_in_background(pool, host)
-        waiting = in_background(pool, guest)
-        assert isinstance(host, Host)
+        patched.setattr(rendezvous, "time", clock)
+        coordinator, member, _ = parties
+        coordinating = coordinating_in_background(pool, coordinator)
+        waiting = in_background(pool, member)
+        assert isinstance(coordinator, Coordinator)
         try:
-            until(lambda: 1 in host._guests)
+            until(lambda: 1 in coordinator._members)
             passed[0] = 3.0
             until(lambda: is_said("waiting for task worker-2 at 127.0.0.1"))
-            assert not hosting.done()
+            assert not coordinating.done()
             passed[0] = 6.0
             with pytest.raises(RendezvousError, match=r"task worker-2 did not come within 5 s"):
-                hosting.result(60)
+                coordinating.result(60)
             with pytest.raises(RendezvousError, match="worker-2 did not come"):
                 waiting.result(60)
         finally:
             passed[0] = 100.0  # whoever still waits gives up
     absent = pytest.raises(RendezvousError, match=r"task worker-0 did not come to 127.0.0.1, port")
-    with meetings(placements(ports, timeout=0.5)) as [_, alone], absent:
+    with meet(placements(ports, timeout=0.5)) as [_, alone], absent:
         alone.gather()
 
 
@@ -218,7 +219,7 @@ def test_tasks_with_other_commands_are_told_so() -> None:
     ports = free_ports(1)
     places = placements(ports)
     places[1] = replace(places[1], workers=(2, 3))
-    with meetings(places) as parties, ThreadPoolExecutor(2) as pool:
+    with meet(places) as parties, ThreadPoolExecutor(2) as pool:
         for future in [in_background(pool, each) for each in parties]:
             with pytest.raises(
                 MismatchError, match=r"worker-1 was launched for 2 tasks with workers"
@@ -234,14 +235,14 @@ def test_all_ports_taken(capsys: pytest.CaptureFixture[str]) -> None:
             foreign = stack.enter_context(socket.socket())
             foreign.bind(("0.0.0.0", port))
             foreign.listen()
-        with meetings(placements(ports)) as [host, _], pytest.raises(RendezvousError) as caught:
-            host.gather()
+        with meet(placements(ports)) as [coordinator, _], pytest.raises(RendezvousError) as caught:
+            coordinator.gather()
     assert f"none of the ports {ports[0]}, {ports[1]} of 127.0.0.1" in str(caught.value)
     assert exit_codes.of_error(caught.value) == exit_codes.RETRY
     assert "Address already in use" in capsys.readouterr().err
 
 
-def settle_all(parties: list[Meeting], failures: list[Failure | None]) -> list[Failure]:
+def settle_all(parties: list[Rendezvous], failures: list[Failure | None]) -> list[Failure]:
     with ThreadPoolExecutor(len(parties)) as pool:
         return list(
             pool.map(lambda pair: pair[0].settle(pair[1]), zip(parties, failures, strict=True))
@@ -258,14 +259,14 @@ def settle_all(parties: list[Meeting], failures: list[Failure | None]) -> list[F
     ],
 )
 def test_all_nodes_learn_the_same_cause(failures: list[Failure | None], cause: str) -> None:
-    with meetings(placements(free_ports(1), tasks=3)) as parties:
+    with meet(placements(free_ports(1), tasks=3)) as parties:
         together(parties)
         assert not any(party.poll() for party in parties)
         assert {found.where for found in settle_all(parties, failures)} == {cause}
 
 
 def test_a_node_that_vanishes_is_named() -> None:
-    with meetings(placements(free_ports(1), tasks=3)) as parties:
+    with meet(placements(free_ports(1), tasks=3)) as parties:
         together(parties)
         parties[2].close()
         until(parties[0].poll)
@@ -274,30 +275,30 @@ def test_a_node_that_vanishes_is_named() -> None:
 
 
 def test_a_first_node_that_vanishes_is_named() -> None:
-    with meetings(placements(free_ports(1))) as [host, guest]:
-        together([host, guest])
-        host.close()
-        assert guest.settle(a_failure("rank 2", consequence=True)).where == "task worker-0"
+    with meet(placements(free_ports(1))) as [coordinator, member]:
+        together([coordinator, member])
+        coordinator.close()
+        assert member.settle(a_failure("rank 2", consequence=True)).where == "task worker-0"
 
 
 def test_nodes_wait_for_each_others_success() -> None:
-    with meetings(placements(free_ports(1))) as [host, guest], ThreadPoolExecutor(1) as pool:
-        together([host, guest])
-        done = pool.submit(guest.finish)
+    with meet(placements(free_ports(1))) as [coordinator, member], ThreadPoolExecutor(1) as pool:
+        together([coordinator, member])
+        done = pool.submit(member.finish)
         time.sleep(0.3)
         assert not done.done()
-        assert host.finish()
+        assert coordinator.finish()
         assert done.result(60)
 
 
 def test_success_here_does_not_hide_a_failure_there() -> None:
-    def finish(guest: Meeting) -> str:
-        return "succeeded" if guest.finish() else guest.settle(None).where
+    def finish(member: Rendezvous) -> str:
+        return "succeeded" if member.finish() else member.settle(None).where
 
-    with meetings(placements(free_ports(1))) as [host, guest], ThreadPoolExecutor(1) as pool:
-        together([host, guest])
-        done = pool.submit(finish, guest)
-        assert host.settle(a_failure("rank 0")).where == "rank 0"
+    with meet(placements(free_ports(1))) as [coordinator, member], ThreadPoolExecutor(1) as pool:
+        together([coordinator, member])
+        done = pool.submit(finish, member)
+        assert coordinator.settle(a_failure("rank 0")).where == "rank 0"
         assert done.result(60) == "rank 0"
 
 
@@ -473,10 +474,10 @@ def test_waiting_can_be_interrupted() -> None:
 
     def wait() -> int:
         timer.start()  # not before the guard is up, or the signal would end the tests
-        return guest.gather()
+        return member.gather()
 
     start = time.monotonic()
-    with closing(meet(placement)) as guest:
+    with closing(rendezvous_of(placement)) as member:
         assert guard(wait) == 128 + signal.SIGTERM
     assert time.monotonic() - start < 100
 
@@ -486,16 +487,16 @@ def test_a_node_that_does_not_end_is_not_waited_for_without_end(late: int) -> No
     """Its workers are stopped, one way or the other, and all nodes learn why."""
     places = [replace(placement, finish_timeout=0.5) for placement in placements(free_ports(1))]
 
-    def ends(party: Meeting) -> Failure:
+    def ends(party: Rendezvous) -> Failure:
         assert not party.finish()
         return party.settle(None)
 
-    def runs(party: Meeting) -> Failure:
+    def runs(party: Rendezvous) -> Failure:
         while not party.poll():  # as its agent does while its workers run
             time.sleep(0.05)
         return party.settle(None)
 
-    with meetings(places) as parties, ThreadPoolExecutor(2) as pool:
+    with meet(places) as parties, ThreadPoolExecutor(2) as pool:
         together(parties)
         causes = [pool.submit(ends, parties[1 - late]), pool.submit(runs, parties[late])]
         for cause in causes:

@@ -127,6 +127,7 @@ worker.main(config.parse(sys.argv[1:]))
 """
 
 
+@pytest.mark.usefixtures("_compiled")
 def test_two_tasks_of_two_workers_end_bit_identical(start: Start, tmp_path: Path) -> None:
     """With a foreign listener on the first declared port, and task 1 seconds before task 0."""
     ports = free_ports(2)
@@ -178,7 +179,9 @@ def test_a_killed_launcher_leaves_no_worker(start: Start, tmp_path: Path) -> Non
             os.kill(child, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)]
+)
 def test_a_signal_stops_all(start: Start, tmp_path: Path, number: signal.Signals) -> None:
     launcher = start("--workers", "2", "--script", script(tmp_path, SLEEPER), str(tmp_path))
     workers = sleepers(tmp_path, 2)
