@@ -27,7 +27,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ggs.dist.collectives import Collectives
+from ggs.dist.process_group import connect
 from ggs.dist.replicas import check_replicas
 from ggs.train import models, seeds
 from ggs.train.arguments import build
@@ -80,7 +80,7 @@ def run(folder: Path, checkpoints: int, batch: int) -> dict[str, Any]:
     model = models.build(config.model, 10, 3, 32, {})
     optimizer = distribute(config, build_optimizer(config, model.parameters()), model, 0, None)
     trainer = Trainer(
-        config, plan, model, optimizer, (images, images), Collectives(), torch.device("cpu")
+        config, plan, model, optimizer, (images, images), connect(), torch.device("cpu")
     )
     group = dist.new_group(backend="gloo")
     assert isinstance(group, dist.ProcessGroup)

@@ -2,7 +2,7 @@
 
     python benchmarks/network_fit.py [docs/results/network.jsonl]
 
-Prints each method's fitted overhead beside the one in ``ggs.exchange.forecast``, and each measured step
+Prints each method's fitted overhead beside the one in ``ggs.exchange.cost``, and each measured step
 beside the prediction of ``ggs plan`` for it. The last line is JSON with the largest relative error.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from network import Row, read
 
 from ggs.cli import plan
-from ggs.exchange.forecast import OVERHEADS, Network, Overhead
+from ggs.exchange.cost import OVERHEADS, Network, Overhead
 
 RATES = {"unshaped": 1e15, "1gbit": 0.95e9, "100mbit": 0.095e9}
 """Bits per second for TCP's content; its headers take 5 %."""
@@ -74,7 +74,7 @@ def main() -> None:
         mean = statistics.mean(s for (name, _), s in measured.items() if name == model)
         print(f"{model:12} floor {mean:.2f} s, in ggs.cli.plan {plan.FLOOR_SECONDS[model]:.2f} s")
     for method, used in OVERHEADS.items():
-        print(f"{method:12} {overhead(rows, method)}\n{'in ggs.exchange.forecast':12} {used}")
+        print(f"{method:12} {overhead(rows, method)}\n{'in ggs.exchange.cost':12} {used}")
     worst = 0.0
     for row, prediction in predictions(rows):
         error = prediction.seconds * 1e3 / row["step_ms"] - 1

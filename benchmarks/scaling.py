@@ -14,14 +14,16 @@ import json
 import multiprocessing
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ggs.dist.collectives import Collectives, Gathering
-from ggs.exchange.base import Exchange, Task
+from ggs.dist.collectives import Collectives
+from ggs.dist.process_group import connect
+from ggs.exchange.base import Exchange, ExchangeTask
 from ggs.exchange.create import create
 from ggs.exchange.split import Ranges, Split, second_size
 from ggs.wire import encode, message_size
@@ -41,64 +43,53 @@ class Row:
     over_kb: float
 
 
-def task(numel: int, values: str, rank: int) -> Task:
+def task(numel: int, values: str, rank: int) -> ExchangeTask:
     """A residual with tails, differently scaled along its length, half of it common to all workers."""
     common, own = (torch.Generator().manual_seed(seed) for seed in (0, 1 + rank))
     residual = torch.randn(numel, generator=common) + torch.randn(numel, generator=own)
     residual *= residual.abs() * torch.linspace(0.5, 2.0, numel)
-    return Task(residual, (0, numel), values, lambda indices, values: None)
-
-
-class Arrived(Gathering):
-    """A gathering that waits for nobody."""
-
-    def __init__(self, rows: Tensor) -> None:
-        self._rows = rows
-
-    def wait(self) -> Tensor:
-        return self._rows
+    return ExchangeTask(residual, (0, numel), values, lambda indices, values: None)
 
 
 class CountingCollectives(Collectives):
     """Rank 0 of N workers that are not there: counts as the real one, and receives valid messages."""
 
     def __init__(self, size: int) -> None:
-        super().__init__()
-        self.size = size
+        super().__init__(0, size)
         self.to_rank_0 = torch.empty(0, dtype=torch.uint8)
         self.to_all: Tensor | None = None
 
-    def start_all_gather(self, message: Tensor) -> Gathering:
-        self.count((self.size - 1) * message.nbytes, (self.size - 1) * message.nbytes)
+    def _gather(self, message: Tensor) -> Callable[[], Tensor]:
         rows = message.expand(self.size, -1) if self.to_all is None else self.to_all
         assert rows.shape == (self.size, message.numel())
-        return Arrived(rows)
+        return lambda: rows
 
-    def all_to_all(self, messages: Tensor, sent_sizes: object, received_sizes: object) -> Tensor:
-        assert isinstance(sent_sizes, list)
-        assert isinstance(received_sizes, list)
-        self.count(sum(sent_sizes), sum(received_sizes))
+    def _scatter(self, messages: Tensor, sent_sizes: object, received_sizes: object) -> Tensor:
         return self.to_rank_0.repeat(self.size - 1)
 
-    def all_reduce_sum_(self, values: Tensor) -> Tensor:
-        share = 2 * values.nbytes * (self.size - 1) // self.size
-        self.count(share, share)
+    def _sum(self, values: Tensor) -> Tensor:
         return values.mul_(self.size)
+
+    def _maximum(self, values: Tensor) -> Tensor:
+        return values
+
+    def _broadcast(self, values: Tensor, source: int) -> Tensor:
+        return values
 
 
 class CountedSplit(Split):
     """Split that tells the counting network which messages the other workers would send."""
 
-    def _to_owners(self, found: Ranges) -> None:
+    def _to_owners(self, ranges: Ranges) -> None:
         collectives, values = self.collectives, self.task.values_format
         assert isinstance(collectives, CountingCollectives)
-        collectives.to_rank_0 = blank(found.numel(0), sum(found.first[0]), values)
-        length = second_size(found, values)
+        collectives.to_rank_0 = blank(ranges.numel(0), sum(ranges.first[0]), values)
+        length = second_size(ranges, values)
         collectives.to_all = torch.zeros(collectives.size, length, dtype=torch.uint8)
-        for owner, parts in enumerate(found.second):
-            message = blank(found.numel(owner), sum(parts), values)
+        for owner, parts in enumerate(ranges.second):
+            message = blank(ranges.numel(owner), sum(parts), values)
             collectives.to_all[owner, : len(message)] = message
-        super()._to_owners(found)
+        super()._to_owners(ranges)
 
 
 def blank(numel: int, count: int, values: str) -> Tensor:
@@ -124,7 +115,7 @@ def work(rank: int, size: int, folder: str, name: str, values: str) -> tuple[int
     store = dist.FileStore(os.path.join(folder, "store"), size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     count = round(REAL_NUMEL * DENSITY)
-    exchange = create(name, Collectives(), task(REAL_NUMEL, values, rank))  # type: ignore[arg-type]
+    exchange = create(name, connect(), task(REAL_NUMEL, values, rank))  # type: ignore[arg-type]
     for number in range(1, 1 + STEPS):  # the last, step 3, moves no ranges
         sent, received, weights = step(exchange, number, count)
     dist.destroy_process_group()
@@ -143,7 +134,7 @@ def real(name: str, size: int, values: str) -> Row:
     return Row("gloo", name, size, sent, received, sent / whole)
 
 
-def counted(name: str, size: int, values: str, shared: Task) -> Row:
+def counted(name: str, size: int, values: str, shared: ExchangeTask) -> Row:
     """Run rank 0 of ``size`` workers."""
     count = round(COUNTED_NUMEL * DENSITY)
     collectives = CountingCollectives(size)

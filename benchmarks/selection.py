@@ -5,9 +5,8 @@
 Every method sees the same sequence of updates, which changes from step to step: layers of different
 scale, heavy tails, a slow drift of the scale and a part that persists. All methods take turns within
 each round, so that a neighbour's load hits all of them alike; a row is the median over the rounds,
-as is the ratio. The last line is JSON: `select_ratio` (accumulate, select, clear), `alone_ratio`
-(the residual is already written), `with_encode_ratio` (accumulate, select, clear, encode as fp32),
-`exact` (1 if every selection equalled `torch.topk`'s).
+as is the ratio. The last line is JSON: `select_ratio` (select, clear), `with_encode_ratio` (select, clear,
+encode as fp32), `exact` (1 if every selection equalled `torch.topk`'s).
 """
 
 import argparse
@@ -59,8 +58,8 @@ class Updates:
 def sampled_threshold(residual: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Deep Gradient Compression: the threshold from a 1 % sample; about k elements, not exactly."""
     magnitude = residual.abs()
-    places = torch.randint(residual.numel(), (residual.numel() // 100,), device=residual.device)
-    sample = magnitude[places]
+    positions = torch.randint(residual.numel(), (residual.numel() // 100,), device=residual.device)
+    sample = magnitude[positions]
     threshold = torch.topk(sample, max(1, k // 100)).values[-1]
     indices = (magnitude >= threshold).nonzero().view(-1)
     values = residual[indices]
@@ -92,22 +91,18 @@ def measure(
     updates = Updates(numel, device)
     update, residual = torch.empty(numel, device=device), torch.zeros(numel, device=device)
     start, threshold = torch.empty_like(residual), 0.0
-    selectors = {name: Selector(numel) for name in ("fused", "alone", "encode")}
+    selectors = {name: Selector(numel) for name in ("alone", "encode")}
     message = torch.empty(wire.message_size(numel, k, "fp32"), dtype=torch.uint8, device=device)
 
     def encoded() -> tuple[Tensor, Tensor]:
-        found = selectors["encode"].accumulate_and_select_(residual, update, k)
+        found = selectors["encode"].select_(residual, k)
         wire.encode(*found, numel, "fp32", out=message)
         return found
 
     methods: dict[str, tuple[bool, Callable[[], object]]] = {
         "add_": (True, lambda: residual.add_(update)),
-        "accumulate + select + clear": (
-            True,
-            lambda: selectors["fused"].accumulate_and_select_(residual, update, k),
-        ),
-        "accumulate + select + clear + encode": (True, encoded),
         "select + clear": (False, lambda: selectors["alone"].select_(residual, k)),
+        "select + clear + encode": (False, encoded),
         "compare + nonzero, threshold known": (False, lambda: compare_nonzero(residual, threshold)),
         "sampled threshold (DGC)": (False, lambda: sampled_threshold(residual, k)),
         "torch.topk": (False, lambda: plain_topk(residual, k)),
@@ -120,10 +115,10 @@ def measure(
         summed = start + update
         truth = torch.topk(summed.abs(), k).indices.sort().values
         threshold = summed[truth].abs().min().item()
-        for name, (accumulates, method) in methods.items():
+        for name, (adds, method) in methods.items():
             if step < 2 and name == "torch.topk":
                 continue
-            residual.copy_(start if accumulates else summed)
+            residual.copy_(start if adds else summed)
             if device == "cuda":
                 torch.cuda.synchronize()
             before = time.perf_counter()
@@ -166,9 +161,8 @@ def main() -> None:
         "numel": options.numel,
         "density": options.density,
         "device": options.device,
-        "select_ratio": round(ratios["accumulate + select + clear"], 3),
-        "alone_ratio": round(ratios["select + clear"], 3),
-        "with_encode_ratio": round(ratios["accumulate + select + clear + encode"], 3),
+        "select_ratio": round(ratios["select + clear"], 3),
+        "with_encode_ratio": round(ratios["select + clear + encode"], 3),
         "exact": int(exact),
     }
     print(json.dumps(result))

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ggs import wire
 from ggs.select import select_reference
-from ggs.wire.layout import layout
+from ggs.wire.layout import layout_of
 
 PEERS = {
     "DGC: float32 + int64": 96,
@@ -82,8 +82,8 @@ def main() -> None:
             for what, call in spent.items():
                 times.setdefault((form, what), []).append(milliseconds(call, device))
     bits = {form: 8 * message.numel() / k for form, (message, _) in messages.items()}
-    place = layout(numel, k, "fp32")
-    index_bits = 8 * (place.size - place.lows) / k
+    layout = layout_of(numel, k, "fp32")
+    index_bits = 8 * (layout.size - layout.lows) / k
     print(
         f"n = {numel:,}, k = {k:,}, {device}, {torch.get_num_threads()} threads, "
         f"load {os.getloadavg()[0]:.1f}"

@@ -290,17 +290,13 @@ def _try_code() -> None:
 
 
 def _try_gloo() -> None:
-    import torch.distributed as dist
+    from ggs.dist.process_group import try_gloo
 
-    if dist.is_initialized():
-        return
     variable = "GLOO_SOCKET_IFNAME"
     name = os.environ.get(variable, "")
     if not is_harmless(variable, name):  # gloo's error would show it
         raise RuntimeError(f"{variable}: {told(variable, name)}")
-    store = dist.HashStore()  # type: ignore[attr-defined]
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    dist.destroy_process_group()
+    try_gloo()
 
 
 def _try_gpu() -> None:

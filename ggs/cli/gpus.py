@@ -101,6 +101,8 @@ def look_for_gpus() -> GPUs:
 def _torch_view(count: int) -> GPUs:
     import torch
 
+    from ggs.dist.process_group import has_nccl
+
     properties = [torch.cuda.get_device_properties(number) for number in range(count)]
     error, nccl = "", ""
     if not count and torch.version.cuda is not None:
@@ -108,7 +110,7 @@ def _torch_view(count: int) -> GPUs:
             torch.cuda.init()  # type: ignore[no-untyped-call]
         except (RuntimeError, AssertionError) as problem:
             error = (str(problem).splitlines() or [""])[0]
-    if torch.distributed.is_nccl_available():
+    if has_nccl():
         nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     return GPUs(
         build_cuda=torch.version.cuda,

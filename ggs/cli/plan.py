@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ggs.errors import ConfigurationError
-from ggs.exchange.forecast import (
+from ggs.exchange.cost import (
     ELEMENT_SECONDS,
     GPU_SPEEDUP,
     MESSAGE_SECONDS,
@@ -214,7 +214,7 @@ def _ggs(
     model: Shapes, cluster: Cluster, floor: float, density: float, values: str
 ) -> list[Prediction]:
     """GGS as the library runs it by itself, and hierarchical where there are nodes of several GPUs."""
-    from ggs.exchange.auto import choose, hierarchical_cost  # imports torch
+    from ggs.exchange.forecast import choose, hierarchical_cost  # imports torch
     from ggs.optim.flat import padded
 
     device = "cuda" if cluster.gpus else "cpu"
@@ -235,7 +235,7 @@ def _step(
     model: Shapes, cost: ExchangeCost, count: int, cluster: Cluster, floor: float
 ) -> tuple[float, float]:
     """Seconds of a step with an exchange of ``count`` elements, and bytes that a node sends to others."""
-    from ggs.optim.base import agreement_bytes
+    from ggs.optim.digest import agreement_bytes
 
     overhead, network = OVERHEADS["ggs"], cluster.network
     speedup = GPU_SPEEDUP if cluster.gpus else 1.0

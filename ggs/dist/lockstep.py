@@ -8,7 +8,7 @@ next collective, where the next worker's turn comes. Since nothing ever runs at 
 depend on the machine, and what is global in a process, torch's random numbers, is every worker's own:
 they are exchanged with the turn.
 
-``ggs.dist.collectives.Collectives`` takes a ``Worker`` where it takes a process group.
+``ggs.dist.process_group.connect`` takes a ``Worker`` where it takes a process group.
 """
 
 import threading
@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from ggs.dist.collectives import Collectives
 
 T = TypeVar("T")
 
@@ -40,38 +42,13 @@ class _Table:
 
 
 class Worker:
-    """One worker of a group in this process: its ``rank``, the group's ``size``, and the collectives.
-
-    Every worker's tensors are its own, as with processes: nothing that is returned is shared.
-    """
+    """One worker of a group in this process: its ``rank`` and the group's ``size``."""
 
     def __init__(self, table: _Table, rank: int) -> None:
         self._table = table
         self.rank, self.size = rank, table.size
 
-    def all_gather(self, message: Tensor) -> Tensor:
-        """(N, m): the (m,) messages of all workers."""
-        return torch.stack(self._exchange(message.clone()))
-
-    def all_to_all(self, messages: Tensor, sent_sizes: Sequence[int]) -> Tensor:
-        """Every worker's part for this one; ``messages`` are cut into parts of ``sent_sizes``."""
-        parts = torch.split(messages.clone(), list(sent_sizes))
-        return torch.cat([others[self.rank] for others in self._exchange(parts)])
-
-    def all_reduce_sum(self, values: Tensor) -> Tensor:
-        """The sum over all workers, with the bits that gloo gives."""
-        return ring_sum(self._exchange(values.clone()))
-
-    def all_reduce_max(self, values: Tensor) -> Tensor:
-        """The elementwise maximum over all workers."""
-        return torch.stack(self._exchange(values.clone())).amax(0)
-
-    def broadcast(self, values: Tensor, source: int) -> Tensor:
-        """The values of rank ``source``."""
-        found: Tensor = self._exchange(values.clone())[source]
-        return found.clone()
-
-    def _exchange(self, contribution: Any) -> list[Any]:
+    def exchange(self, contribution: Any) -> list[Any]:
         """What all workers contribute to this collective, in rank order; read only."""
         table = self._table
         contributions = table.contributions
@@ -95,6 +72,38 @@ class Worker:
         following = [rank for rank in running if rank > self.rank] or running
         if following:
             self._table.turns[following[0]].release()
+
+
+class LockstepCollectives(Collectives):
+    """Collectives over the workers of one process. Every worker's tensors are its own, as with processes:
+    nothing that is returned is shared.
+    """
+
+    shares_process = True
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(worker.rank, worker.size)
+        self._worker = worker
+
+    def _gather(self, message: Tensor) -> Callable[[], Tensor]:
+        rows = torch.stack(self._worker.exchange(message.clone()))
+        return lambda: rows
+
+    def _scatter(
+        self, messages: Tensor, sent_sizes: Sequence[int], received_sizes: Sequence[int]
+    ) -> Tensor:
+        parts = torch.split(messages.clone(), list(sent_sizes))
+        return torch.cat([others[self.rank] for others in self._worker.exchange(parts)])
+
+    def _sum(self, values: Tensor) -> Tensor:
+        return ring_sum(self._worker.exchange(values.clone()))
+
+    def _maximum(self, values: Tensor) -> Tensor:
+        return torch.stack(self._worker.exchange(values.clone())).amax(0)
+
+    def _broadcast(self, values: Tensor, source: int) -> Tensor:
+        values_of_source: Tensor = self._worker.exchange(values.clone())[source]
+        return values_of_source
 
 
 def alone() -> Worker:

@@ -1,4 +1,4 @@
-"""Are the workers' weights still bit-identical? A cheap comparison by hash.
+"""Replicas start as copies of rank 0's; are their weights still bit-identical? A cheap comparison by hash.
 
 Every parameter's bits are read as 32-bit integers b_i and hashed to Σ b_i·m_i mod 2^64 with fixed random
 odd multipliers m_i. Integer sums do not depend on their order, so the hash is the same on every kind of
@@ -6,7 +6,7 @@ device; one parameter that differs keeps its hash with a probability of about 2^
 one that withstands an adversary).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 import torch
@@ -17,6 +17,35 @@ from ggs.errors import DivergenceError
 
 _BLOCK = 1 << 18
 """Elements that are hashed at once: their 64-bit copies stay in the cache."""
+
+
+@torch.no_grad()
+def copy_from_rank_0(tensors: Sequence[Tensor], collectives: Collectives) -> None:
+    """Overwrite a model's ``tensors`` with rank 0's; a collective."""
+    if collectives.size > 1:
+        _leave_shared_memory(tensors)
+    for tensor in tensors:
+        collectives.broadcast_(tensor)
+
+
+def _leave_shared_memory(tensors: Iterable[Tensor]) -> None:
+    """Give this process memory of its own for ``tensors``: what ``mp.spawn`` hands over, all write into.
+
+    Those that are views of one memory remain so.
+    """
+    own: dict[int, torch.UntypedStorage] = {}
+    for tensor in tensors:
+        if tensor.device.type != "cpu" or not tensor.untyped_storage().is_shared():
+            continue
+        if tensor.is_conj() or tensor.is_neg():
+            tensor.data = tensor.clone()
+            continue
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            own[storage.data_ptr()] = storage.clone()  # type: ignore[no-untyped-call]
+        tensor.data = torch.empty(0, dtype=tensor.dtype).set_(
+            own[storage.data_ptr()], tensor.storage_offset(), tensor.size(), tensor.stride()
+        )
 
 
 def check_replicas(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ggs.dist.collectives import Collectives, Gathering
-from ggs.exchange.base import Exchange, Task, Update
+from ggs.exchange.base import Exchange, ExchangeTask, Update
 from ggs.select import Selector
 from ggs.wire import decode, encode, message_size
 
@@ -34,14 +34,6 @@ def cuts(numel: int, count: int, size: int, values_format: str) -> list[int]:
     return [count * piece // number for piece in range(number + 1)]
 
 
-def bytes_sent(numel: int, count: int, size: int, values_format: str) -> int:
-    """Bytes that a worker sends in a step."""
-    lengths = [b - a for a, b in pairwise(cuts(numel, count, size, values_format))]
-    return (size - 1) * sum(
-        message_size(piece_numel(numel, count, length), length, values_format) for length in lengths
-    )
-
-
 class AllGather(Exchange):
     """All-gather of the selections, in pieces of so many elements each, added rank by rank.
 
@@ -49,7 +41,7 @@ class AllGather(Exchange):
     the whole index space: P pieces cost log2 P bits more an element than one.
     """
 
-    def __init__(self, collectives: Collectives, task: Task) -> None:
+    def __init__(self, collectives: Collectives, task: ExchangeTask) -> None:
         super().__init__(collectives, task)
         self._selector = Selector(task.numel)
 
@@ -57,13 +49,14 @@ class AllGather(Exchange):
         """See ``Exchange.run``."""
         task = self.task
         indices, values = self._selector.select_segments_(task.residual, task.offsets, counts)
-        task.check(indices, values)
+        task.on_selected(indices, values)
         self.selected = count = len(values)
         if self.collectives.size == 1:
             _, sent = encode(indices, values, task.numel, task.values_format)
             self.keep_rest_(task.residual, indices, values, sent)
             yield Update(None if count == task.numel else indices, sent)
             return
+        # Send each piece before the one ahead of it is received and added.
         under_way = None
         for start, stop in pairwise(
             cuts(task.numel, count, self.collectives.size, task.values_format)
@@ -78,8 +71,8 @@ class AllGather(Exchange):
     def _send(self, indices: Tensor, values: Tensor, count: int) -> Gathering:
         task, length = self.task, len(values)
         numel = piece_numel(task.numel, count, length)
-        places = torch.arange(length, device=indices.device) if numel == length else indices
-        message, sent = encode(places, values, numel, task.values_format)
+        inside = torch.arange(length, device=indices.device) if numel == length else indices
+        message, sent = encode(inside, values, numel, task.values_format)
         gathering = self.collectives.start_all_gather(message)
         self.keep_rest_(task.residual, indices, values, sent)
         return gathering

@@ -4,19 +4,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from ggs.dist.collectives import Collectives
 from ggs.wire.layout import FORMATS
 
-Check = Callable[[Tensor, Tensor], None]
-"""Called with every (indices, values) selected, before they are sent; raises if they must not be."""
 
-
-@dataclass(frozen=True)
-class Update:
+class Update(NamedTuple):
     """Part of a step's update: ``indices`` (k,) int64 ascending, or None for all, and ``values`` (k,)."""
 
     indices: Tensor | None
@@ -24,7 +20,7 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Task:
+class ExchangeTask:
     """What is exchanged: the sparse part of one worker's residual.
 
     Attributes:
@@ -32,13 +28,14 @@ class Task:
         offsets: borders of the segments from which the same share is selected: (0, n) for the whole
             model, those of the tensors for selection per tensor.
         values_format: how values are coded, see ``ggs.wire``.
-        check: see ``Check``; indices count from the start of ``residual``.
+        on_selected: called with every (indices, values) selected, before they are sent; indices count from
+            the start of ``residual``. Raises if they must not be sent.
     """
 
     residual: Tensor
     offsets: tuple[int, ...]
     values_format: str
-    check: Check
+    on_selected: Callable[[Tensor, Tensor], None]
 
     @property
     def numel(self) -> int:
@@ -58,7 +55,7 @@ class Exchange(ABC):
         state: what a resumed run needs beside the residual to go on bit for bit; for a checkpoint.
     """
 
-    def __init__(self, collectives: Collectives, task: Task) -> None:
+    def __init__(self, collectives: Collectives, task: ExchangeTask) -> None:
         self.collectives = collectives
         self.task = task
         self.sources = collectives.size

@@ -10,8 +10,8 @@ from ggs.dist.collectives import Collectives, stated_by_launcher
 from ggs.errors import ConfigurationError
 from ggs.exchange.allgather import AllGather
 from ggs.exchange.auto import Auto
-from ggs.exchange.base import Exchange, Task
-from ggs.exchange.hierarchical import Hierarchical
+from ggs.exchange.base import Exchange, ExchangeTask
+from ggs.exchange.hierarchical import Hierarchical, averaging_workers
 from ggs.exchange.split import Split
 
 ExchangeName = Literal["auto", "allgather", "split", "hierarchical"]
@@ -30,7 +30,7 @@ def check(name: str, workers_per_node: int | None) -> None:
 def create(
     name: ExchangeName,
     collectives: Collectives,
-    task: Task,
+    task: ExchangeTask,
     workers_per_node: int | None = None,
 ) -> Exchange:
     """The exchange called ``name``; a single worker needs none and gets the simplest. A collective.
@@ -54,39 +54,15 @@ def create(
     return Auto(collectives, task, _common(collectives, local, task), hints=name == "auto")
 
 
-def averaging_workers(name: str, size: int, local: int | None) -> int:
-    """How many workers average their gradients first: ``local`` in "hierarchical", else 1, none.
-
-    Args:
-        size: workers in all.
-        local: workers on each node; None if unknown.
-
-    Raises ConfigurationError for "hierarchical" where ``local`` is unknown or does not divide ``size``.
-    """
-    if name != "hierarchical" or size == 1:
-        return 1
-    if local is None:
-        raise ConfigurationError(
-            "exchange is 'hierarchical' but how the workers lie on nodes is unknown: LOCAL_WORLD_SIZE is "
-            "not set, or process_group has not equally many of each node: give workers_per_node"
-        )
-    if size % local:
-        raise ConfigurationError(
-            f"exchange is 'hierarchical' but {local} workers per node do not divide the {size} "
-            "workers: start equally many on every node, or choose 'split'"
-        )
-    return local
-
-
-def _common(collectives: Collectives, local: int | None, task: Task) -> int:
+def _common(collectives: Collectives, local: int | None, task: ExchangeTask) -> int:
     """The number of workers on every node; 1 where it is unknown or differs. A collective."""
-    own = torch.tensor([local or 1], dtype=torch.int64, device=task.residual.device)
-    sizes = set(collectives.all_gather(own).view(-1).tolist())
+    here = torch.tensor([local or 1], dtype=torch.int64, device=task.residual.device)
+    sizes = set(collectives.all_gather(here).view(-1).tolist())
     size = sizes.pop()
     return 1 if sizes or collectives.size % size else int(size)
 
 
-def _hierarchical(collectives: Collectives, task: Task, local: int) -> Exchange:
+def _hierarchical(collectives: Collectives, task: ExchangeTask, local: int) -> Exchange:
     first = collectives.rank // local * local
     node = collectives.subgroup(range(first, first + local), counted=False)
     across = range(collectives.rank - first, collectives.size, local)

@@ -17,7 +17,32 @@ import torch
 from torch import Tensor
 
 from ggs.dist.collectives import Collectives
-from ggs.exchange.base import Exchange, Task, Update, cut
+from ggs.errors import ConfigurationError
+from ggs.exchange.base import Exchange, ExchangeTask, Update, cut
+
+
+def averaging_workers(name: str, size: int, local: int | None) -> int:
+    """How many workers average their gradients first: ``local`` in "hierarchical", else 1, none.
+
+    Args:
+        size: workers in all.
+        local: workers on each node; None if unknown.
+
+    Raises ConfigurationError for "hierarchical" where ``local`` is unknown or does not divide ``size``.
+    """
+    if name != "hierarchical" or size == 1:
+        return 1
+    if local is None:
+        raise ConfigurationError(
+            "exchange is 'hierarchical' but how the workers lie on nodes is unknown: LOCAL_WORLD_SIZE is "
+            "not set, or process_group has not equally many of each node: give workers_per_node"
+        )
+    if size % local:
+        raise ConfigurationError(
+            f"exchange is 'hierarchical' but {local} workers per node do not divide the {size} "
+            "workers: start equally many on every node, or choose 'split'"
+        )
+    return local
 
 
 class Hierarchical(Exchange):
@@ -35,8 +60,8 @@ class Hierarchical(Exchange):
         collectives: Collectives,
         node: Collectives,
         peers: Collectives,
-        task: Task,
-        flat: Callable[[Collectives, Task], Exchange],
+        task: ExchangeTask,
+        flat: Callable[[Collectives, ExchangeTask], Exchange],
     ) -> None:
         super().__init__(collectives, task)
         self.sources = peers.size
@@ -46,13 +71,13 @@ class Hierarchical(Exchange):
         self._start, self._stop = shares[node.rank], shares[node.rank + 1]
         self._starts = shares[:-1]
         offsets, _ = cut(task.offsets, [0] * (len(task.offsets) - 1), self._start, self._stop)
-        own = replace(
+        share = replace(
             task,
             residual=task.residual[self._start : self._stop],
             offsets=offsets,
-            check=lambda indices, values: task.check(indices + self._start, values),
+            on_selected=lambda indices, values: task.on_selected(indices + self._start, values),
         )
-        self._flat = flat(peers, own)
+        self._flat = flat(peers, share)
         self.state = self._flat.state
 
     def forget_others(self) -> None:
@@ -92,14 +117,13 @@ class Hierarchical(Exchange):
             return None if longest else []
         longest += longest % 2  # so that every row begins at a multiple of 8 bytes
         message = torch.cat([_padded(indices, longest), _padded(values, longest)])
-        found = []
-        for start, size, row in zip(
-            self._starts, sizes, self.node.all_gather(message), strict=True
-        ):
-            places = row[: longest * 8].view(torch.int64)[: max(size, 0)]
+        passed_on = []
+        rows = self.node.all_gather(message)
+        for start, size, row in zip(self._starts, sizes, rows, strict=True):
+            arrived = row[: longest * 8].view(torch.int64)[: max(size, 0)]
             part = row[longest * 8 :].view(residual.dtype)[: max(size, 0)]
-            found.append(Update(places + start, part))
-        return found
+            passed_on.append(Update(arrived + start, part))
+        return passed_on
 
 
 def _padded(values: Tensor, length: int) -> Tensor:

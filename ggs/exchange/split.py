@@ -21,10 +21,9 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ggs.dist.collectives import Collectives
-from ggs.exchange.base import Exchange, Task, Update, cut
+from ggs.exchange.base import Exchange, ExchangeTask, Update, cut
 from ggs.select import Selector
 from ggs.wire import decode, encode, message_size
 
@@ -56,7 +55,7 @@ class Ranges:
 
 
 @lru_cache(maxsize=64)
-def ranges(
+def ranges_of(
     offsets: tuple[int, ...],
     counts: tuple[int, ...],
     size: int,
@@ -72,13 +71,14 @@ def ranges(
     numel, count = offsets[-1], sum(counts)
     room = 4 * -(-count // size)
     if balanced is not None and all(b - a >= room for a, b in pairwise(balanced)):
+        # Moved so that each holds the same part of the selection: of one segment, the whole model.
         shares = [count * rank // size for rank in range(size + 1)]
         first = tuple((b - a,) for a, b in pairwise(shares))
-        own = tuple((0, b - a) for a, b in pairwise(balanced))
-        return _with_second(balanced, own, first, values_format, count)
+        inner = tuple((0, b - a) for a, b in pairwise(balanced))
+        return _with_second(balanced, inner, first, values_format, count)
     bounds = tuple(numel * rank // size for rank in range(size + 1))
-    own, first = zip(*(cut(offsets, counts, a, b) for a, b in pairwise(bounds)), strict=True)
-    return _with_second(bounds, own, first, values_format, count)
+    inner, first = zip(*(cut(offsets, counts, a, b) for a, b in pairwise(bounds)), strict=True)
+    return _with_second(bounds, inner, first, values_format, count)
 
 
 def _with_second(
@@ -101,8 +101,9 @@ def _with_second(
         )
         return Ranges(bounds, offsets, first, second)
 
-    first_bytes = _first_bytes(first_sizes(scaled(0.0), values_format))
-    budget = BUDGET * message_size(bounds[-1], count, values_format) - first_bytes
+    # What the first round leaves of the budget is the second's: find the largest factor that fits.
+    whole = message_size(bounds[-1], count, values_format)
+    budget = BUDGET * whole - largest_first_bytes(scaled(0.0), values_format)
 
     def fits(factor: float) -> bool:
         return (size - 1) * second_size(scaled(factor), values_format) <= budget
@@ -116,34 +117,29 @@ def _with_second(
     return scaled(low)
 
 
-def first_sizes(found: Ranges, values_format: str) -> list[int]:
+def first_sizes(ranges: Ranges, values_format: str) -> list[int]:
     """Bytes of the message to each rank."""
     return [
-        message_size(found.numel(rank), sum(parts), values_format)
-        for rank, parts in enumerate(found.first)
+        message_size(ranges.numel(rank), sum(parts), values_format)
+        for rank, parts in enumerate(ranges.first)
     ]
 
 
-def second_size(found: Ranges, values_format: str) -> int:
+def largest_first_bytes(ranges: Ranges, values_format: str) -> int:
+    """What the worker that sends most sends to the owners: it owns the range of the shortest message."""
+    sizes = first_sizes(ranges, values_format)
+    return sum(sizes) - min(sizes)
+
+
+def second_size(ranges: Ranges, values_format: str) -> int:
     """Bytes of the message to all: the longest of any owner, since all must be equally long."""
-    messages = {(found.numel(rank), sum(parts)) for rank, parts in enumerate(found.second)}
+    # A message grows with its range and its count: of each count the widest range is enough, and of those
+    # that are sent whole, without indices, the widest of all. Most ranges need not be looked at.
+    messages = {(ranges.numel(rank), sum(parts)) for rank, parts in enumerate(ranges.second)}
     whole = {numel for numel, count in messages if numel == count}
     widest = dict(sorted((count, numel) for numel, count in messages if numel > count))
     widest = {numel: numel for numel in whole if numel == max(whole)} | widest
     return max(message_size(numel, count, values_format) for count, numel in widest.items())
-
-
-def _first_bytes(sizes: list[int]) -> int:
-    """What the worker that sends most sends to the owners."""
-    return sum(sizes) - min(sizes)
-
-
-def bytes_sent(found: Ranges, values_format: str) -> int:
-    """Bytes that the worker that sends most sends in a step."""
-    others = len(found.first) - 1
-    return _first_bytes(first_sizes(found, values_format)) + others * second_size(
-        found, values_format
-    )
 
 
 def _fit(bounds: object, size: int, numel: int) -> bool:
@@ -161,7 +157,7 @@ def _fit(bounds: object, size: int, numel: int) -> bool:
 class Split(Exchange):
     """Reduce-scatter and all-gather of selections, by index range."""
 
-    def __init__(self, collectives: Collectives, task: Task) -> None:
+    def __init__(self, collectives: Collectives, task: ExchangeTask) -> None:
         super().__init__(collectives, task)
         self.state = {"bounds": None}
         self._loaded = False
@@ -169,35 +165,36 @@ class Split(Exchange):
         self._whole = Selector(task.numel)
 
     def load(self, state: dict[str, Any]) -> None:
-        """See ``Exchange.load``. What does not fit here is found in the next step, by all together."""
+        """See ``Exchange.load``. What does not fit here is noticed in the next step, by all together."""
         self.state["bounds"] = state.get("bounds")
         self._loaded = True
 
     def run(self, counts: Sequence[int], step: int) -> Iterator[Update]:
         """See ``Exchange.run``."""
+        # Who owns which range in this step?
         if len(counts) == 1:
             if self._loaded:
-                self._agree()
+                self._agree_on_loaded()
             self._balance(counts[0], step)
         else:  # what each tensor sends is given, so there is nothing to balance
             self.state["bounds"] = None
         self._loaded = False
         bounds = self.state["bounds"]
-        found = ranges(
+        ranges = ranges_of(
             self.task.offsets,
             tuple(counts),
             self.collectives.size,
             self.task.values_format,
             None if bounds is None else tuple(bounds),
         )
-        if found.bounds != self._bounds:
-            self._bounds = found.bounds
+        if ranges.bounds != self._bounds:  # what the selectors remember is of other segments
+            self._bounds = ranges.bounds
             self._first = Selector(self.task.numel)
-            self._second = Selector(found.numel(self.collectives.rank))
-        self._to_owners(found)
-        yield from self._to_all(found)
+            self._second = Selector(ranges.numel(self.collectives.rank))
+        self._to_owners(ranges)
+        yield from self._to_all(ranges)
 
-    def _agree(self) -> None:
+    def _agree_on_loaded(self) -> None:
         """Forget bounds that were loaded unless they fit here and are the same on all workers.
 
         They may come from other workers, another device (which fills up its tensors to another size) or
@@ -207,8 +204,8 @@ class Split(Exchange):
         size, residual = self.collectives.size, self.task.residual
         bounds = self.state["bounds"]
         row = bounds if _fit(bounds, size, len(residual)) else [-1] * (size + 1)
-        own = torch.tensor(row, dtype=torch.int64, device=residual.device)
-        most, least = self.collectives.all_reduce_max_(torch.stack([own, -own]))
+        borders = torch.tensor(row, dtype=torch.int64, device=residual.device)
+        most, least = self.collectives.all_reduce_max_(torch.stack([borders, -borders]))
         if bool((most != -least).any()) or int(most[0]) < 0:
             self.state["bounds"] = None
 
@@ -219,74 +216,79 @@ class Split(Exchange):
         if bounds is not None and step % BALANCE_STEPS and step & (step - 1):
             return
         self.state["bounds"] = None
-        if count < size or count * 8 > len(residual):
+        if count < size or count * 8 > len(
+            residual
+        ):  # too few to cut, or so many that all are alike
             return
+        # Select from the whole only to look where the selection lies, and put it back.
         indices, values = self._whole.select_(residual, count)
         residual[indices] = values
-        places = torch.tensor([count * rank // size for rank in range(1, size)])
-        cuts = indices[places.to(indices.device)]
+        # The indices that cut this worker's selection into equal parts; their mean over the workers.
+        positions = torch.tensor([count * rank // size for rank in range(1, size)])
+        cuts = indices[positions.to(indices.device)]
         mean = self.collectives.all_reduce_sum_(cuts) // size
         self.state["bounds"] = [0, *mean.tolist(), len(residual)]
 
-    def _to_owners(self, found: Ranges) -> None:
+    def _to_owners(self, ranges: Ranges) -> None:
         """Every worker's selection from each range arrives in the residual of the range's owner."""
         task, rank, size = self.task, self.collectives.rank, self.collectives.size
+        # Select from every segment of every range but this worker's own.
         borders = [0]
-        for start, inner in zip(found.bounds, found.offsets, strict=False):
+        for start, inner in zip(ranges.bounds, ranges.offsets, strict=False):
             borders += [start + border for border in inner[1:]]
         counts = [
-            0 if owner == rank else part for owner in range(size) for part in found.first[owner]
+            0 if owner == rank else part for owner in range(size) for part in ranges.first[owner]
         ]
         indices, values = self._first.select_segments_(task.residual, borders, counts)
-        task.check(indices, values)
+        task.on_selected(indices, values)
         self.selected = len(values)
-        sizes = first_sizes(found, task.values_format)
+        # Code one message for each other owner, side by side. What coding takes away stays here.
+        sizes = first_sizes(ranges, task.values_format)
         incoming = [0 if source == rank else sizes[rank] for source in range(size)]
         sizes[rank] = 0
         messages = torch.empty(sum(sizes), dtype=torch.uint8, device=values.device)
-        place = start = 0
+        at = start = 0
         for owner, length in enumerate(sizes):
             if owner == rank:
                 continue
-            stop = start + sum(found.first[owner])
-            own, part = indices[start:stop], values[start:stop]
+            stop = start + sum(ranges.first[owner])
+            selected, part = indices[start:stop], values[start:stop]
             _, sent = encode(
-                own - found.bounds[owner],
+                selected - ranges.bounds[owner],
                 part,
-                found.numel(owner),
+                ranges.numel(owner),
                 task.values_format,
-                out=messages[place : place + length],
+                out=messages[at : at + length],
             )
-            task.residual[own] = part - sent
-            place, start = place + length, stop
+            task.residual[selected] = part - sent
+            at, start = at + length, stop
+        # Send them, and add what arrives for this worker's range, in the order of the ranks.
         received = self.collectives.all_to_all(messages, sizes, incoming)
-        self._add(found, received.view(size - 1, -1))
-
-    def _add(self, found: Ranges, rows: Tensor) -> None:
-        task, rank = self.task, self.collectives.rank
-        own = task.residual[found.bounds[rank] : found.bounds[rank + 1]]
-        for row in rows:
-            indices, values = decode(
-                row, found.numel(rank), sum(found.first[rank]), task.values_format
+        owned = task.residual[ranges.bounds[rank] : ranges.bounds[rank + 1]]
+        for row in received.view(size - 1, -1):
+            positions, arrived = decode(
+                row, ranges.numel(rank), sum(ranges.first[rank]), task.values_format
             )
-            own.index_add_(0, indices, values.to(own.dtype))
+            owned.index_add_(0, positions, arrived.to(owned.dtype))
 
-    def _to_all(self, found: Ranges) -> Iterator[Update]:
+    def _to_all(self, ranges: Ranges) -> Iterator[Update]:
         """The owners' selections arrive at every worker."""
         task, rank = self.task, self.collectives.rank
-        start, numel = found.bounds[rank], found.numel(rank)
-        own = task.residual[start : start + numel]
+        # Select from the range that this worker owns, where all that was sent to it has been added.
+        start, numel = ranges.bounds[rank], ranges.numel(rank)
+        owned = task.residual[start : start + numel]
         indices, values = self._second.select_segments_(
-            own, found.offsets[rank], found.second[rank]
+            owned, ranges.offsets[rank], ranges.second[rank]
         )
-        task.check(indices + start, values)
+        task.on_selected(indices + start, values)
         self.selected += len(values)
-        message = values.new_zeros(second_size(found, task.values_format), dtype=torch.uint8)
+        # Messages of all owners are equally long, filled up with zeros.
+        message = values.new_zeros(second_size(ranges, task.values_format), dtype=torch.uint8)
         length = message_size(numel, len(values), task.values_format)
         _, sent = encode(indices, values, numel, task.values_format, out=message[:length])
-        self.keep_rest_(own, indices, values, sent)
+        self.keep_rest_(owned, indices, values, sent)
         for owner, row in enumerate(self.collectives.all_gather(message)):
-            count = sum(found.second[owner])
-            length = message_size(found.numel(owner), count, task.values_format)
-            places, part = decode(row[:length], found.numel(owner), count, task.values_format)
-            yield Update(places + found.bounds[owner], part)
+            count = sum(ranges.second[owner])
+            length = message_size(ranges.numel(owner), count, task.values_format)
+            positions, part = decode(row[:length], ranges.numel(owner), count, task.values_format)
+            yield Update(positions + ranges.bounds[owner], part)

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from ggs.dist.backend import choose_backend
 from ggs.errors import ConfigurationError, DeviceError, EnvironmentVariableError
 from ggs.launch.environment import MAX_TASKS, PAIEnvironment, TaskRole, integer, shown
 from ggs.launch.network import find_interface, interface_names, is_local
@@ -275,9 +276,7 @@ def _backend(
         raise ConfigurationError(
             f"backend='nccl' needs a GPU for each worker, and {name!r} has not {count}; use gloo or auto"
         )
-    if options.backend == "auto":
-        return "gloo" if short or options.cpu else "nccl"
-    return options.backend
+    return choose_backend(options.backend, not (short or options.cpu))
 
 
 def _endpoint(

@@ -6,38 +6,42 @@ same on all of them, takes a step with it. Selection, coding, exchange and batch
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ggs.dist.collectives import ProcessGroup
+from ggs.dist.process_group import Group
 from ggs.errors import ConfigurationError, UnsupportedError
+from ggs.exchange.base import Update
 from ggs.exchange.create import ExchangeName
 from ggs.optim.batchnorm import BatchNormMode
-from ggs.optim.capture import weight_decay_applied
+from ggs.optim.capture import weight_decay_applied, weight_decay_kind
 from ggs.optim.error_feedback import ResidualOptimizer, Scope
 from ggs.optim.schedule import DensitySchedule, check_density
-from ggs.optim.state import check_tensors
 
 
 class _OnGradients(ResidualOptimizer):
     """A residual of gradients instead of updates, and a global optimizer instead of local ones."""
 
-    def _deliver(self, has_gradient: dict[nn.Parameter, bool]) -> None:
-        """Exchange the residual's largest elements; their mean becomes every shared gradient.
+    def _apply(
+        self,
+        dense_sum: Tensor | None,
+        updates: Iterable[Update],
+        has_gradient: dict[nn.Parameter, bool],
+    ) -> None:
+        """The mean of what was sent becomes every shared gradient, and the optimizer steps.
 
         A parameter that no worker has a gradient of keeps none, unless something old arrives for it.
         """
         mean = torch.zeros_like(self.residual)
-        step, start = self.statistics.step, self._flat.dense_numel
-        if start:
-            mean[:start] = self.collectives.all_reduce_sum_(self._dense) / self.collectives.size
-            self._dense.zero_()
+        start = self._flat.dense_numel
+        if dense_sum is not None:
+            mean[:start] = dense_sum / self.collectives.size
         sparse = mean[start:]
-        for update in self._exchange.run(self._counts, step):
+        for update in updates:
             if update.indices is None:
                 sparse += update.values
             else:
@@ -49,6 +53,7 @@ class _OnGradients(ResidualOptimizer):
                 if slot.parameter.grad is None:
                     slot.parameter.grad = torch.empty_like(slot.parameter)
                 slot.parameter.grad.copy_(arrived)
+        self.inner.step()
 
 
 class GradientSparsification(_OnGradients):
@@ -62,12 +67,10 @@ class GradientSparsification(_OnGradients):
     Arguments and errors: as ``ggs.GGS``. Weight decay is the optimizer's own, on the true weights.
     """
 
-    def _step_together(self, has_gradient: dict[nn.Parameter, bool]) -> None:
+    def _capture(self, has_gradient: dict[nn.Parameter, bool]) -> None:
         for slot in self._flat.slots:
             if slot.parameter.grad is not None:
                 slot.view(self.residual).add_(slot.parameter.grad)
-        self._deliver(has_gradient)
-        self.inner.step()
 
 
 class DeepGradientCompression(_OnGradients):
@@ -115,7 +118,7 @@ class DeepGradientCompression(_OnGradients):
         clip_norm: float | None = None,
         momentum_masking: bool = True,
         max_consecutive_skips: int = 100,
-        process_group: ProcessGroup | None = None,
+        process_group: Group | None = None,
     ) -> None:
         require_sgd(optimizer)
         if clip_norm is not None and not clip_norm > 0.0:
@@ -143,22 +146,27 @@ class DeepGradientCompression(_OnGradients):
         }
         self._local_velocity = {name: torch.zeros_like(p) for name, p in self._locals}
 
-    def _description(
-        self, settings: dict[str, Any], named: list[tuple[str, nn.Parameter]]
-    ) -> dict[str, Any]:
+    def _description(self, settings: dict[str, Any]) -> dict[str, Any]:
         own = {"clip_norm": self._clip_norm, "momentum_masking": self._masking}
-        return super()._description({**settings, **own}, named)
+        return super()._description({**settings, **own})
 
-    def _step_together(self, has_gradient: dict[nn.Parameter, bool]) -> None:
+    def _capture(self, has_gradient: dict[nn.Parameter, bool]) -> None:
         if self._clip_norm is not None:
             trained = [p for _, p in [*self.shared, *self._locals]]
             limit = self._clip_norm * math.sqrt(self._exchange.sources)
             nn.utils.clip_grad_norm_(trained, limit)
         with weight_decay_applied(self.inner, self.param_groups, has_gradient):
             self._accumulate(has_gradient)
-            self._deliver(has_gradient)
-            with _plain_steps(self.param_groups):
-                self.inner.step()
+
+    def _apply(
+        self,
+        dense_sum: Tensor | None,
+        updates: Iterable[Update],
+        has_gradient: dict[nn.Parameter, bool],
+    ) -> None:
+        """See ``_OnGradients._apply``; the gradients have weight decay and momentum already."""
+        with _plain_steps(self.inner):
+            super()._apply(dense_sum, updates, has_gradient)
 
     def _accumulate(self, has_gradient: dict[nn.Parameter, bool]) -> None:
         """u = m·u + g and v = v + u; a local parameter's gradient becomes its u."""
@@ -175,35 +183,15 @@ class DeepGradientCompression(_OnGradients):
                     step = _momentum_step(local[parameter], gradient, momentum, nesterov)
                     gradient.copy_(step)
 
-    def _check_finite(self, indices: Tensor, values: Tensor) -> None:
-        """Called with what is about to be sent: check it, and forget its momentum."""
-        super()._check_finite(indices, values)
+    def _on_selected(self, indices: Tensor, values: Tensor) -> None:
+        """Check what is about to be sent, and forget its momentum."""
+        super()._on_selected(indices, values)
         if self._masking:
             self.velocity[self._flat.dense_numel :][indices] = 0.0
 
-    def _own_state(self) -> dict[str, Any]:
-        velocity = {slot.name: slot.view(self.velocity) for slot in self._flat.slots}
-        return {
-            **super()._own_state(),
-            "velocity": {**velocity, **self._local_velocity},
-        }
-
-    def _check_own_state(self, own: dict[str, Any]) -> None:
-        super()._check_own_state(own)
-        shapes = {name: tuple(p.shape) for name, p in [*self.shared, *self._locals]}
-        check_tensors("velocity", own.get("velocity"), shapes)
-
-    def _load_own_state(self, own: dict[str, Any]) -> None:
-        super()._load_own_state(own)
-        for slot in self._flat.slots:
-            slot.view(self.velocity).copy_(own["velocity"][slot.name])
-        for name, velocity in self._local_velocity.items():
-            velocity.copy_(own["velocity"][name])
-
-    def _reset_own_state(self) -> None:
-        super()._reset_own_state()
-        for velocity in (self.velocity, *self._local_velocity.values()):
-            velocity.zero_()
+    def _own_tensors(self) -> dict[str, dict[str, Tensor]]:
+        shared = {slot.name: slot.view(self.velocity) for slot in self._flat.slots}
+        return {**super()._own_tensors(), "velocity": {**shared, **self._local_velocity}}
 
 
 def _momentum_step(
@@ -220,16 +208,18 @@ def _momentum_step(
 
 
 @contextmanager
-def _plain_steps(groups: Sequence[dict[str, Any]]) -> Iterator[None]:
-    """Inside, SGD has no momentum: the gradients have it already."""
-    kept = [(group, group["momentum"], group["nesterov"]) for group in groups]
-    for group in groups:
+def _plain_steps(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Inside, SGD has neither momentum nor the weight decay that the gradients have already."""
+    kept = [dict(group) for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
         group.update(momentum=0.0, nesterov=False)
+        if weight_decay_kind(optimizer, group) != "unknown":
+            group["weight_decay"] = 0.0
     try:
         yield
     finally:
-        for group, momentum, nesterov in kept:
-            group.update(momentum=momentum, nesterov=nesterov)
+        for group, before in zip(optimizer.param_groups, kept, strict=True):
+            group.update({name: before[name] for name in ("momentum", "nesterov", "weight_decay")})
 
 
 def require_sgd(optimizer: torch.optim.Optimizer) -> None:

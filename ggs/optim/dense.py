@@ -1,12 +1,13 @@
 """The dense baseline: the same contract as ``ggs.GGS``, nothing left out of the exchange."""
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ggs.dist.collectives import Collectives, ProcessGroup
+from ggs.dist.process_group import Group
 from ggs.errors import ConfigurationError
 from ggs.optim.base import DistributedOptimizer
 from ggs.optim.batchnorm import BatchNormMode
+from ggs.optim.gradients import average_gradients
 
 
 class Dense(DistributedOptimizer):
@@ -36,7 +37,7 @@ class Dense(DistributedOptimizer):
         batchnorm: BatchNormMode = "dense",
         clip_norm: float | None = None,
         max_consecutive_skips: int = 100,
-        process_group: ProcessGroup | None = None,
+        process_group: Group | None = None,
     ) -> None:
         if clip_norm is not None and not clip_norm > 0.0:
             raise ConfigurationError(f"clip_norm is {clip_norm}: give a norm above 0, or None")
@@ -51,15 +52,17 @@ class Dense(DistributedOptimizer):
         )
 
     @torch.no_grad()
-    def _take_step(self, has_gradient: list[bool]) -> int:
-        average_gradients(
-            [p for (_, p), has in zip(self.shared, has_gradient, strict=True) if has],
-            self.collectives,
-        )
+    def _take_step(self, has_gradient: dict[nn.Parameter, bool], density: float | None) -> int:
+        average_gradients([p for p, has in has_gradient.items() if has], self.collectives)
         if self._clip_norm is not None:
             self._clip(self._clip_norm)
         self.inner.step()
         return self.statistics.numel
+
+    @property
+    def agreement_bytes(self) -> list[int]:
+        """See ``DistributedOptimizer.agreement_bytes``; to clip, workers agree on a norm, one float64."""
+        return super().agreement_bytes + [8] * (self._clip_norm is not None)
 
     def _clip(self, limit: float) -> None:
         """Scale all gradients by one factor, which must have the same bits on every worker.
@@ -71,28 +74,3 @@ class Dense(DistributedOptimizer):
         norm = nn.utils.get_total_norm([p.grad for p in trained if p.grad is not None])
         largest = self.collectives.all_reduce_max_(norm.to(self.device, torch.float64))
         nn.utils.clip_grads_with_norm_(trained, limit, largest.to(norm.dtype))
-
-
-def average_gradients(parameters: list[nn.Parameter], collectives: Collectives) -> None:
-    """Replace every gradient by its mean over the workers; one all-reduce per dtype.
-
-    A worker without a gradient for one of ``parameters`` contributes zeros and receives the mean.
-    """
-    if collectives.size == 1:
-        return
-    by_dtype: dict[torch.dtype, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        by_dtype.setdefault(parameter.dtype, []).append(parameter)
-    for group in by_dtype.values():
-        flat = torch.cat([_gradient(parameter).reshape(-1) for parameter in group])
-        collectives.all_reduce_sum_(flat.div_(collectives.size))  # a sum of float16 may overflow
-        for parameter, mean in zip(
-            group, torch.split(flat, [p.numel() for p in group]), strict=True
-        ):
-            _gradient(parameter).copy_(mean.view(parameter.shape))
-
-
-def _gradient(parameter: nn.Parameter) -> Tensor:
-    if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter)
-    return parameter.grad

@@ -1,24 +1,26 @@
 """What GGS and its rivals share: a residual, and the exchange of its largest elements."""
 
 import copy
+import dataclasses
 from abc import abstractmethod
+from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from ggs.checks import check_whole
-from ggs.dist.collectives import ProcessGroup
+from ggs.dist.process_group import Group
 from ggs.errors import CheckpointError, ConfigurationError, NonFiniteError
 from ggs.exchange import create
-from ggs.exchange.base import Task
+from ggs.exchange.base import ExchangeTask, Update
 from ggs.exchange.create import ExchangeName
 from ggs.optim.base import DistributedOptimizer
 from ggs.optim.batchnorm import BatchNormMode
-from ggs.optim.dense import average_gradients
+from ggs.optim.digest import StepDigest
 from ggs.optim.flat import FlatParameters
+from ggs.optim.gradients import average_gradients
 from ggs.optim.schedule import DensitySchedule, check_density, exponential_warmup, selected_count
-from ggs.optim.state import check_tensors
 from ggs.wire.layout import check_format
 
 Scope = Literal["global", "tensor"]
@@ -45,7 +47,7 @@ class ResidualOptimizer(DistributedOptimizer):
         batchnorm: BatchNormMode = "average",
         dense_below: int = 0,
         max_consecutive_skips: int = 100,
-        process_group: ProcessGroup | None = None,
+        process_group: Group | None = None,
     ) -> None:
         self._schedule = _schedule(density, warmup_steps)
         if scope not in get_args(Scope):
@@ -80,7 +82,7 @@ class ResidualOptimizer(DistributedOptimizer):
         self._sparse = self.residual[self._flat.dense_numel :]
         self._segments = self._flat.segments(per_tensor=scope == "tensor")
         offsets = (*(start for start, _ in self._segments), len(self._sparse))
-        task = Task(self._sparse, offsets, values, self._check_finite)
+        task = ExchangeTask(self._sparse, offsets, values, self._on_selected)
         self._exchange = create.create(exchange, self.collectives, task, workers_per_node)
         self._first_exchange_state = copy.deepcopy(self._exchange.state)
 
@@ -93,30 +95,49 @@ class ResidualOptimizer(DistributedOptimizer):
         """The share of elements that step ``step`` (0, 1, …) sends."""
         return check_density(self._schedule(step), f"density at step {step}")
 
+    def _digest(self) -> StepDigest:
+        density = self.density_at(self.statistics.step)
+        return dataclasses.replace(super()._digest(), density=density)
+
     @torch.no_grad()
-    def _take_step(self, has_gradient: list[bool]) -> int:
-        known = {p: has for (_, p), has in zip(self.shared, has_gradient, strict=True)}
+    def _take_step(self, has_gradient: dict[nn.Parameter, bool], density: float | None) -> int:
+        assert density is not None
         if self._exchange.node is not None:
-            average_gradients([p for p, has in known.items() if has], self._exchange.node)
-        self._step_together(known)
+            average_gradients([p for p, has in has_gradient.items() if has], self._exchange.node)
+        self._capture(has_gradient)
+        dense_sum = self._sum_dense()
+        counts = [selected_count(numel, density) for _, numel in self._segments]
+        updates = self._exchange.run(counts, self.statistics.step)  # sent as they are consumed
+        self._apply(dense_sum, updates, has_gradient)
         return self._exchange.selected + len(self._dense)
 
     @abstractmethod
-    def _step_together(self, has_gradient: dict[nn.Parameter, bool]) -> None:
-        """Add to the residual, exchange, move the weights. ``has_gradient``: has any worker one?"""
+    def _capture(self, has_gradient: dict[nn.Parameter, bool]) -> None:
+        """Add to the residual what this worker's gradients ask for."""
 
-    def _facts(self) -> list[float]:
-        density = self.density_at(self.statistics.step)
-        self._counts = [selected_count(numel, density) for _, numel in self._segments]
-        return [density, *self._rates()]
+    @abstractmethod
+    def _apply(
+        self,
+        dense_sum: Tensor | None,
+        updates: Iterable[Update],
+        has_gradient: dict[nn.Parameter, bool],
+    ) -> None:
+        """Move the weights by what arrived.
 
-    def _rates(self) -> list[float]:
-        """The facts besides the density."""
-        return super()._facts()
+        Args:
+            dense_sum: (dense_numel,) sum over the workers of the elements that always travel; None for none.
+            updates: of the sparse elements, indices from the end of the dense ones; their sum over
+                ``self._exchange.sources`` is the mean. What is not consumed is not exchanged.
+            has_gradient: see ``DistributedOptimizer._take_step``.
+        """
 
-    def _facts_text(self) -> str:
-        density, *rates = self._facts()
-        return f"density is {density}, learning rates and weight decays are {rates}"
+    def _sum_dense(self) -> Tensor | None:
+        """Take the elements that always travel out of the residual, and sum them over the workers."""
+        if not len(self._dense):
+            return None
+        total = self.collectives.all_reduce_sum_(self._dense).clone()
+        self._dense.zero_()
+        return total
 
     def _shown(self) -> dict[str, str]:
         try:
@@ -129,17 +150,18 @@ class ResidualOptimizer(DistributedOptimizer):
             "exchange": repr(self._exchange_name),
         }
 
-    def _check_finite(self, indices: Tensor, values: Tensor) -> None:
-        """Raise NonFiniteError if the update is not finite though the gradients were.
+    def _on_selected(self, indices: Tensor, values: Tensor) -> None:
+        """Called with what is about to be sent, indices from the end of the dense elements.
 
-        NaN and infinity are the largest magnitudes, so those selected tell about all.
+        Raises NonFiniteError if the update is not finite though the gradients were. NaN and infinity are
+        the largest magnitudes, so those selected tell about all.
         """
         if bool(values.sum().isfinite()):
             return
         bad = ~values.isfinite()
         if bool(bad.any()):  # else only their sum overflows
-            place = int(indices[bad][0]) + self._flat.dense_numel
-            slot = next(s for s in self._flat.slots if place < s.offset + s.numel)
+            index = int(indices[bad][0]) + self._flat.dense_numel
+            slot = next(s for s in self._flat.slots if index < s.offset + s.numel)
             self._require_finite(slot.name, values)
 
     def _require_finite(self, name: str, values: Tensor) -> None:
@@ -151,25 +173,24 @@ class ResidualOptimizer(DistributedOptimizer):
             "(Adam's 1e-8 is 0 there) or keep the weights in float32, else lower the learning rate"
         )
 
+    def _own_tensors(self) -> dict[str, dict[str, Tensor]]:
+        return {"residual": {slot.name: slot.view(self.residual) for slot in self._flat.slots}}
+
     def _own_state(self) -> dict[str, Any]:
-        self._exchange.forget_others()
-        residual = {slot.name: slot.view(self.residual) for slot in self._flat.slots}
+        self._exchange.forget_others()  # which the next step would do first
         return {
             **super()._own_state(),
-            "residual": residual,
             "residual_weight": self._exchange.weight,
             "exchange": dict(self._exchange.state),
         }
 
-    def _check_own_state(self, own: dict[str, Any]) -> None:
+    def _check_own_state(self, own: Any) -> None:
         super()._check_own_state(own)
         if not isinstance(own.get("exchange"), dict):
             raise CheckpointError(
                 "the state under 'ggs' has no 'exchange': it is of another class or an older version, "
                 f"load what {type(self).__name__}.state_dict() gave"
             )
-        shapes = {slot.name: tuple(slot.parameter.shape) for slot in self._flat.slots}
-        check_tensors("residual", own.get("residual"), shapes)
         weight = own.get("residual_weight")
         if not isinstance(weight, int) or weight != self._exchange.weight:
             raise CheckpointError(
@@ -177,22 +198,13 @@ class ResidualOptimizer(DistributedOptimizer):
                 f"{self._exchange.weight}: resume with the exchange and the workers per node of then"
             )
 
-    def _load_own_state(self, own: dict[str, Any]) -> None:
+    def _load_own_state(self, own: dict[str, Any] | None) -> None:
         super()._load_own_state(own)
-        for slot in self._flat.slots:
-            slot.view(self.residual).copy_(own["residual"][slot.name])
         self._exchange.forget_others()
-        self._reset_exchange()
-        self._exchange.load(own["exchange"])
-
-    def _reset_own_state(self) -> None:
-        super()._reset_own_state()
-        self.residual.zero_()
-        self._reset_exchange()
-
-    def _reset_exchange(self) -> None:
         self._exchange.state.clear()  # in place: an exchange shares it with those it is made of
         self._exchange.state.update(copy.deepcopy(self._first_exchange_state))
+        if own is not None:
+            self._exchange.load(own["exchange"])
 
 
 def _schedule(density: float | DensitySchedule, warmup_steps: int) -> DensitySchedule:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ggs.dist.collectives import Collectives
 from ggs.errors import UnsupportedError
 
 _ALIGNMENT_BYTES = 64  # what GPU kernels want of a weight's address; the CPU's do not mind
@@ -31,8 +32,8 @@ class Slot:
 
     def view(self, flat: Tensor, start: int = 0) -> Tensor:
         """This parameter's elements of ``flat``, whose first element has flat index ``start``."""
-        place = flat.storage_offset() + self.offset - start
-        return flat.as_strided(self.parameter.shape, self.stride, place)
+        first = flat.storage_offset() + self.offset - start
+        return flat.as_strided(self.parameter.shape, self.stride, first)
 
 
 @dataclass(frozen=True)
@@ -145,16 +146,16 @@ class FlatParameters:
         """
         touched: list[tuple[Chunk, Tensor | slice]] = []
         for indices, values in updates:
-            for chunk, places, part in self._split(indices, values, start):
+            for chunk, positions, part in self._split(indices, values, start):
                 target = chunk.weights if chunk.delta is None else chunk.delta
                 part = part.to(target.dtype)
-                if places is None:
+                if positions is None:
                     target.add_(part, alpha=scale)
                 else:
-                    target.index_add_(0, places, part, alpha=scale)
+                    target.index_add_(0, positions, part, alpha=scale)
                 if chunk.delta is not None:
-                    touched.append((chunk, slice(None) if places is None else places))
-        for chunk, where in touched:  # a place met twice adds a zero the second time
+                    touched.append((chunk, slice(None) if positions is None else positions))
+        for chunk, where in touched:  # an element met twice adds a zero the second time
             assert chunk.delta is not None
             exact = chunk.weights[where].float() + chunk.delta[where]
             largest = torch.finfo(chunk.weights.dtype).max
@@ -166,7 +167,7 @@ class FlatParameters:
     def _split(
         self, indices: Tensor | None, values: Tensor, start: int
     ) -> Iterable[tuple[Chunk, Tensor | None, Tensor]]:
-        """The parts of an update by chunk: (chunk, places inside it or None for all, values)."""
+        """The parts of an update by chunk: (chunk, positions inside it or None for all, values)."""
         stop = start + values.numel() if indices is None else self.numel
         chunks = [chunk for chunk in self.chunks if start <= chunk.start and chunk.stop <= stop]
         if indices is None:
@@ -182,6 +183,20 @@ class FlatParameters:
             for chunk, end in zip(chunks, ends, strict=True):
                 yield chunk, indices[begin:end] + (start - chunk.start), values[begin:end]
                 begin = end
+
+
+@torch.no_grad()
+def strides_of_rank_0(
+    parameters: Sequence[Tensor], collectives: Collectives
+) -> list[tuple[int, ...]]:
+    """The strides with which every worker lays out ``parameters``; a collective."""
+    strides = [layout_strides(parameter) for parameter in parameters]
+    if not strides:
+        return []
+    numbers = torch.tensor([n for s in strides for n in s], dtype=torch.int64)
+    numbers = collectives.broadcast_(numbers.to(parameters[0].device)).cpu()
+    parts = torch.split(numbers, [len(s) for s in strides])
+    return [tuple(part.tolist()) for part in parts]
 
 
 def layout_strides(parameter: Tensor) -> tuple[int, ...]:

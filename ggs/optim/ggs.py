@@ -10,11 +10,14 @@ correction and BN-LG; everything it leaves open is our choice and said so in doc
 4. every worker adds the mean of what all sent to its weights.
 """
 
+from collections.abc import Iterable
 from functools import cached_property
 
-from torch import nn
+from torch import Tensor, nn
 
+from ggs.exchange.base import Update
 from ggs.optim.capture import UpdateCapture, weight_decay_applied, weight_decay_kind
+from ggs.optim.digest import StepDigest
 from ggs.optim.error_feedback import ResidualOptimizer
 from ggs.optim.gradients import all_finite
 
@@ -61,42 +64,38 @@ class GGS(ResidualOptimizer):
     """
 
     @cached_property
-    def _capture(self) -> UpdateCapture:
+    def _update_capture(self) -> UpdateCapture:
         return UpdateCapture(self.inner, self._flat, self.residual)
 
-    def _step_together(self, has_gradient: dict[nn.Parameter, bool]) -> None:
-        self._flat.check_in_place()
-        with weight_decay_applied(self.inner, self.param_groups, has_gradient):
-            self._capture.step()
-        self._check_locals()
-        self._add_dense()
-        updates = self._exchange.run(self._counts, self.statistics.step)
-        parts = ((update.indices, update.values) for update in updates)
-        scale = 1.0 / self._exchange.sources
-        self._flat.add_(parts, self._flat.dense_numel, scale, self.residual)
-
-    def _rates(self) -> list[float]:
+    def _digest(self) -> StepDigest:
         """What shrinks the shared weights on every worker alike; all else of a group is local."""
-        return [
+        shrinking = tuple(
             float(group["lr"]) * float(group.get("weight_decay", 0.0))
             for group in self.param_groups
             if weight_decay_kind(self.inner, group) == "decoupled"
-        ]
+        )
+        meaning = "learning rate times decoupled weight decay is"
+        return StepDigest(shrinking, meaning, super()._digest().density)
 
-    def _facts_text(self) -> str:
-        density, *decays = self._facts()
-        shrinking = f" and learning rate times decoupled weight decay {decays}" if decays else ""
-        return f"density is {density}{shrinking}"
-
-    def _add_dense(self) -> None:
-        """weights += mean over the workers of the elements that always travel."""
-        if len(self._dense):
-            self._require_finite("the whole tensors below dense_below", self._dense)
-            total = self.collectives.all_reduce_sum_(self._dense).clone()
-            self._dense.zero_()
-            self._flat.add_([(None, total)], 0, 1.0 / self.collectives.size, self.residual)
-
-    def _check_locals(self) -> None:
+    def _capture(self, has_gradient: dict[nn.Parameter, bool]) -> None:
+        self._flat.check_in_place()
+        with weight_decay_applied(self.inner, self.param_groups, has_gradient):
+            self._update_capture.step()
         if not all_finite([parameter for _, parameter in self._locals]):
             for name, parameter in self._locals:
                 self._require_finite(name, parameter)
+        if len(self._dense):
+            self._require_finite("the whole tensors below dense_below", self._dense)
+
+    def _apply(
+        self,
+        dense_sum: Tensor | None,
+        updates: Iterable[Update],
+        has_gradient: dict[nn.Parameter, bool],
+    ) -> None:
+        """weights += the mean over the workers of what was sent."""
+        if dense_sum is not None:
+            whole = [(None, dense_sum)]
+            self._flat.add_(whole, 0, 1.0 / self.collectives.size, self.residual)
+        scale = 1.0 / self._exchange.sources
+        self._flat.add_(updates, self._flat.dense_numel, scale, self.residual)

@@ -1,10 +1,11 @@
-"""Local gradients before the step: are they finite, and are they still scaled?"""
+"""Gradients before the step: are they finite, are they still scaled, what is their mean?"""
 
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ggs.dist.collectives import Collectives
 from ggs.errors import UnsupportedError
 
 
@@ -46,3 +47,27 @@ def unscale_(gradients: Sequence[Tensor], scale: Tensor) -> None:
     """Divide the gradients by the loss scale, in place."""
     if gradients:
         torch._foreach_mul_(list(gradients), scale.double().reciprocal().float().item())
+
+
+def average_gradients(parameters: list[nn.Parameter], collectives: Collectives) -> None:
+    """Replace every gradient by its mean over the workers; one all-reduce per dtype.
+
+    A worker without a gradient for one of ``parameters`` contributes zeros and receives the mean.
+    """
+    if collectives.size == 1:
+        return
+    by_dtype: dict[torch.dtype, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        by_dtype.setdefault(parameter.dtype, []).append(parameter)
+    for group in by_dtype.values():
+        flat = torch.cat([_gradient(parameter).reshape(-1) for parameter in group])
+        collectives.all_reduce_sum_(flat.div_(collectives.size))  # a sum of float16 may overflow
+        means = torch.split(flat, [p.numel() for p in group])
+        for parameter, mean in zip(group, means, strict=True):
+            _gradient(parameter).copy_(mean.view(parameter.shape))
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad

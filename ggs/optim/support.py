@@ -2,10 +2,10 @@
 
 import itertools
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from ggs.errors import UnsupportedError
 
@@ -39,8 +39,6 @@ def check_optimizer(optimizer: object) -> None:
             raise UnsupportedError(
                 f"{type(optimizer).__name__} cannot be wrapped: {_OPTIMIZERS[base.__name__]}"
             )
-    if isinstance(optimizer, ZeroRedundancyOptimizer):
-        raise UnsupportedError(f"{_OPTIMIZERS['ZeroRedundancyOptimizer']}")
     if (
         "schedulefree" in type(optimizer).__module__.lower()
         or "ScheduleFree" in type(optimizer).__name__
@@ -52,6 +50,52 @@ def check_optimizer(optimizer: object) -> None:
     for group in optimizer.param_groups:
         if group.get("differentiable"):
             raise UnsupportedError("differentiable=True cannot be wrapped: set it to False")
+
+
+def named_parameters(
+    optimizer: torch.optim.Optimizer, model: nn.Module
+) -> list[tuple[str, nn.Parameter]]:
+    """The optimizer's parameters with the model's names for them, in the model's order.
+
+    Raises UnsupportedError where some are not the model's.
+    """
+    wanted: dict[Tensor, bool] = {
+        p: False for group in optimizer.param_groups for p in group["params"]
+    }
+    named = [(name, p) for name, p in model.named_parameters() if p in wanted]
+    missing = len(wanted) - len(named)
+    if missing:
+        raise UnsupportedError(
+            f"{missing} of the optimizer's parameters are not the model's: pass the module that holds "
+            "all of them, e.g. nn.ModuleList([model, loss])"
+        )
+    return named
+
+
+def describe(
+    optimizer: torch.optim.Optimizer, model: nn.Module, kinds: dict[nn.Parameter, str]
+) -> dict[str, Any]:
+    """What workers compare of their optimizers and models. ``kinds``: "shared" or "local", else frozen."""
+    named = named_parameters(optimizer, model)
+    return {
+        "inner optimizer": type(optimizer).__name__,
+        "parameter group": {
+            str(index): {
+                name: value
+                for name, value in group.items()
+                if isinstance(value, (bool, int, float, str, tuple, Tensor))
+            }
+            for index, group in enumerate(optimizer.param_groups)
+        },
+        "parameter count": len(named),
+        "parameter": {
+            name: f"{kinds.get(p, 'frozen')} {str(p.dtype)[6:]} {tuple(p.shape)}"
+            for name, p in named
+        },
+        "buffer": {
+            name: f"{str(b.dtype)[6:]} {tuple(b.shape)}" for name, b in model.named_buffers()
+        },
+    }
 
 
 def check_model(model: nn.Module) -> None:

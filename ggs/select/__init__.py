@@ -60,18 +60,8 @@ class Selector:
         """
         return self.select_segments_(residual, (0, self.numel), (k,))
 
-    def accumulate_and_select_(
-        self, residual: Tensor, update: Tensor, k: int
-    ) -> tuple[Tensor, Tensor]:
-        """`residual += update`, then `select_`, in the same pass over memory."""
-        return self.select_segments_(residual, (0, self.numel), (k,), update)
-
     def select_segments_(
-        self,
-        residual: Tensor,
-        offsets: Sequence[int],
-        counts: Sequence[int],
-        update: Tensor | None = None,
+        self, residual: Tensor, offsets: Sequence[int], counts: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
         """Takes the counts[i] largest of each segment offsets[i] ... offsets[i + 1] - 1.
 
@@ -79,33 +69,28 @@ class Selector:
             residual: (numel,) contiguous float32 or float64, finite.
             offsets: s + 1 of them, from 0 to numel, ascending.
             counts: s of them, each 0 to the length of its segment.
-            update: (numel,), added to the residual first, in the same pass; None adds nothing.
 
         Returns:
             Indices (sum(counts),) int64 into the whole residual, ascending, and their values.
         """
         if residual.device.type == "cpu":
-            return self._cpu(tuple(offsets)).select_(residual, counts, update)
-        found = []
-        for i, (start, stop) in enumerate(pairwise(offsets)):
-            part = residual[start:stop]
-            source = None if update is None else update[start:stop]
-            indices, values = self._elsewhere((start, stop), part, counts[i], source)
-            found.append((indices + start, values))
-        return torch.cat([pair[0] for pair in found]), torch.cat([pair[1] for pair in found])
+            return self._cpu(tuple(offsets)).select_(residual, counts)
+        parts = []
+        for (start, stop), count in zip(pairwise(offsets), counts, strict=True):
+            indices, values = self._elsewhere((start, stop), residual[start:stop], count)
+            parts.append((indices + start, values))
+        return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 
     def _elsewhere(
-        self, segment: tuple[int, int], residual: Tensor, k: int, update: Tensor | None
+        self, segment: tuple[int, int], residual: Tensor, k: int
     ) -> tuple[Tensor, Tensor]:
         if residual.device.type == "cuda" and find_spec("triton"):
             from ggs.select.triton import TritonSelector
 
             kernels = self._by_segment.setdefault(segment, TritonSelector(len(residual)))
-            found = kernels.select_(residual, k, update)
-            if found is not None:
-                return found
-        elif update is not None:
-            residual.add_(update)
+            selection = kernels.select_(residual, k)
+            if selection is not None:
+                return selection
         indices, values = select_reference(residual, k)
         residual[indices] = 0
         return indices, values

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ggs.compiled import run_threads, threads_for
 from ggs.select import cpu_kernels as kernels
-from ggs.select.threshold import Steering, sample_sizes, sampled_rank
+from ggs.select.threshold import ThresholdPredictor, sample_sizes, sampled_rank
 
 Array = Any  # numpy arrays
 
@@ -37,20 +37,25 @@ def _cut(done: Array, threads: int) -> list[tuple[int, int]]:
     return [(a, b) for a, b in pairwise([0, *cuts.tolist(), size]) if a < b]
 
 
-class _Plan:
-    """Who scans what: everything that depends on the shape of the task but not on the numbers."""
+class _ScanPlan:
+    """Who scans what: everything that depends on the segments and counts but not on the numbers.
 
-    def __init__(
-        self, offsets: Array, counts: Array, active: Array, threads: int, accumulate: bool
-    ) -> None:
+    The active segments are cut into pieces for the threads: piece p is [lows[p], highs[p]) of segment
+    segments[p], with room for candidates at [rooms[p], rooms[p + 1]).
+    """
+
+    def __init__(self, offsets: Array, counts: Array, active: Array, threads: int) -> None:
+        # Cut at the segments' borders and where equal shares of all elements end.
         share = np.linspace(0, offsets[-1], threads + 1).astype(np.int64)
         edges = np.unique(np.concatenate([offsets, share]))
         segments = np.searchsorted(offsets, edges[:-1], side="right") - 1
-        kept = active[segments] | accumulate
+        kept = active[segments]
         self.segments, self.lows, self.highs = segments[kept], edges[:-1][kept], edges[1:][kept]
+        # A good threshold leaves hardly more candidates than are wanted; all may lie in one piece.
         lengths = self.highs - self.lows
         room = np.minimum(lengths, 4 * counts[self.segments] + 1024)
         self.rooms = np.concatenate([[0], np.cumsum(room)])
+        # Which pieces a segment has, and which pieces each thread takes.
         self.pieces = np.searchsorted(self.segments, np.arange(len(counts) + 1))
         done = np.concatenate([[0], np.cumsum(lengths)])
         self.groups = _cut(done, threads)
@@ -61,14 +66,12 @@ class CpuSelector:
 
     def __init__(self, offsets: Sequence[int]) -> None:
         self.offsets = np.asarray(offsets, dtype=np.int64)
-        self.steering = Steering(np.diff(self.offsets))
-        self._plan: tuple[tuple[Any, ...], _Plan] | None = None
-        self._found = np.empty(0, np.int64)
+        self.predictor = ThresholdPredictor(np.diff(self.offsets))
+        self._plan: tuple[tuple[Any, ...], _ScanPlan] | None = None
+        self._candidates = np.empty(0, np.int64)
         self._taken = np.empty(0, np.float32)
 
-    def select_(
-        self, residual: Tensor, counts: Sequence[int], update: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def select_(self, residual: Tensor, counts: Sequence[int]) -> tuple[Tensor, Tensor]:
         """See `ggs.select.Selector.select_segments_`."""
         values = residual.detach().numpy()
         integer = _INTEGERS[residual.dtype]
@@ -76,41 +79,43 @@ class CpuSelector:
         wanted = np.asarray(counts, dtype=np.int64)
         indices = np.empty(int(wanted.sum()), np.int64)
         selected = np.empty(len(indices), values.dtype)
-        source = None if update is None else update.detach().numpy()
-        task = _Task(self, values, bits, mask, wanted, indices, selected)
+        selection = _Selection(self, values, bits, mask, wanted, indices, selected)
         active = wanted > 0
-        expected, unsure = self.steering.thresholds(wanted)
+        # Where each segment's last selections lead us to look; where nothing is known, a sample.
+        predicted, unsure = self.predictor.predict(wanted)
         with np.errstate(over="ignore"):  # infinity is a threshold, too
-            thresholds = expected.astype(values.dtype).view(integer)
+            thresholds = predicted.astype(values.dtype).view(integer)
         thresholds[~active] = mask
         for s in np.flatnonzero(active & unsure & (wanted < np.diff(self.offsets))).tolist():
-            thresholds[s] = task.sampled_threshold(s, source)
-        failed = task.attempt(thresholds, active, source)
+            thresholds[s] = selection.sampled_threshold(s)
+        failed = selection.attempt(thresholds, active)
+        # A useless one is replaced by a sample's, and that by the exact one.
         if failed.any():
             for s in np.flatnonzero(failed).tolist():
-                thresholds[s] = task.sampled_threshold(s, None)
-            failed = task.attempt(thresholds, failed, None)
+                thresholds[s] = selection.sampled_threshold(s)
+            failed = selection.attempt(thresholds, failed)
         for s in np.flatnonzero(failed).tolist():
-            task.attempt_exact(s)
+            selection.attempt_exact(s)
         return torch.from_numpy(indices), torch.from_numpy(selected)
 
-    def plan(self, wanted: Array, active: Array, accumulate: bool) -> _Plan:
+    def plan(self, wanted: Array, active: Array) -> _ScanPlan:
         """The plan for these counts; the last one is kept."""
         work = int(np.diff(self.offsets)[active].sum())
         threads = threads_for(work, SCAN_GRAIN)
-        key = (threads, accumulate, active.tobytes(), wanted.tobytes())
+        key = (threads, active.tobytes(), wanted.tobytes())
         if self._plan is None or self._plan[0] != key:
-            self._plan = key, _Plan(self.offsets, wanted, active, threads, accumulate)
+            self._plan = key, _ScanPlan(self.offsets, wanted, active, threads)
         return self._plan[1]
 
     def room(self, size: int, dtype: Any) -> tuple[Array, Array]:
         """Memory for `size` candidates. The system backs only what is touched with real memory."""
-        if len(self._found) < size or len(self._found) > 4 * size or self._taken.dtype != dtype:
-            self._found, self._taken = np.empty(size, np.int64), np.empty(size, dtype)
-        return self._found, self._taken
+        held = len(self._candidates)
+        if held < size or held > 4 * size or self._taken.dtype != dtype:
+            self._candidates, self._taken = np.empty(size, np.int64), np.empty(size, dtype)
+        return self._candidates, self._taken
 
 
-class _Task:
+class _Selection:
     """One call of `CpuSelector.select_`."""
 
     def __init__(
@@ -128,69 +133,64 @@ class _Task:
         self.outputs = np.concatenate([[0], np.cumsum(wanted)])
         self.width = 8 * bits.itemsize - 1
 
-    def attempt(self, thresholds: Array, active: Array, update: Array | None) -> Array:
+    def attempt(self, thresholds: Array, active: Array) -> Array:
         """Selects from the `active` segments; returns which of them had a useless threshold."""
-        accumulate = update is not None
-        plan = self.owner.plan(self.wanted, active, accumulate)
-        found, taken = self.owner.room(int(plan.rooms[-1]), self.values.dtype)
+        plan = self.owner.plan(self.wanted, active)
+        candidates, taken = self.owner.room(int(plan.rooms[-1]), self.values.dtype)
         counts = np.zeros(len(plan.segments), np.int64)
-        source = self.values if update is None else update
         shared = (
-            self.values, self.bits, source, accumulate, self.mask, thresholds,
-            plan.segments, plan.lows, plan.highs, plan.rooms, found, taken, counts,
+            self.values, self.bits, self.mask, thresholds,
+            plan.segments, plan.lows, plan.highs, plan.rooms, candidates, taken, counts,
         )  # fmt: skip
         run_threads(kernels.scan, [(*shared, first, last) for first, last in plan.groups])
-        return self._finish(plan, thresholds, found, taken, counts, active)
+        return self._finish(plan, thresholds, candidates, taken, counts, active)
 
     def attempt_exact(self, s: int) -> None:
         """Selects from segment `s`, whatever its numbers are."""
         threshold, quota = self._exact_threshold(s)
         only = np.arange(len(self.wanted)) == s
-        plan = self.owner.plan(self.wanted, only, False)
-        found, taken = self.owner.room(int(plan.rooms[-1]), self.values.dtype)
+        plan = self.owner.plan(self.wanted, only)
+        candidates, taken = self.owner.room(int(plan.rooms[-1]), self.values.dtype)
         counts = np.zeros(len(plan.segments), np.int64)
         shared = (
             self.values, self.bits, self.mask, threshold, quota,
-            plan.lows, plan.highs, plan.rooms, found, taken, counts,
+            plan.lows, plan.highs, plan.rooms, candidates, taken, counts,
         )  # fmt: skip
         run_threads(kernels.take_exact, [(*shared, piece) for piece in range(len(counts))])
         thresholds = np.full(len(only), threshold)
-        failed = self._finish(plan, thresholds, found, taken, counts, only)
+        failed = self._finish(plan, thresholds, candidates, taken, counts, only)
         assert not failed.any()
 
     def _finish(
         self,
-        plan: _Plan,
+        plan: _ScanPlan,
         thresholds: Array,
-        found: Array,
+        candidates: Array,
         taken: Array,
         counts: Array,
         active: Array,
     ) -> Array:
+        """Keeps the largest candidates of each segment; returns which segments had too few or too many."""
         size = len(self.wanted)
         exact = np.empty(size, np.int64)
         shared = (
-            self.values, self.mask, thresholds, self.outputs, plan.pieces, plan.rooms, found, taken,
+            self.values, self.mask, thresholds, self.outputs, plan.pieces, plan.rooms, candidates, taken,
             taken.view(self.bits.dtype), counts, self.indices, self.selected, exact,
         )  # fmt: skip
         threads = min(size, threads_for(len(self.indices), FINISH_GRAIN))
         run_threads(kernels.finish, [(*shared, a, b) for a, b in _cut(self.outputs, threads)])
         good = np.flatnonzero(active & (exact >= 0))
         magnitudes = exact[good].astype(self.bits.dtype).view(self.values.dtype)
-        self.owner.steering.learn(good, magnitudes.astype(np.float64))
+        self.owner.predictor.learn(good, magnitudes.astype(np.float64))
         return active & (exact < 0)
 
-    def sampled_threshold(self, s: int, update: Array | None) -> int:
-        """A threshold that probably leaves somewhat more than the wanted candidates.
-
-        `update` is what will be added before the threshold is used.
-        """
+    def sampled_threshold(self, s: int) -> int:
+        """A threshold that probably leaves somewhat more than the wanted candidates."""
         start, stop = (int(edge) for edge in self.owner.offsets[s : s + 2])
         length, k = stop - start, int(self.wanted[s])
         size = int(sample_sizes(length, k))
         sample = np.empty(size, self.values.dtype)
-        source = self.values if update is None else update
-        shared = (self.values, source, update is not None, start, stop, size, sample)
+        shared = (self.values, start, stop, size, sample)
         parts = np.linspace(0, size, threads_for(size, SAMPLE_GRAIN) + 1).astype(np.int64).tolist()
         run_threads(kernels.sample, [(*shared, a, b) for a, b in pairwise(parts)])
         rank = sampled_rank(size, length, k)
@@ -203,7 +203,7 @@ class _Task:
         threads = threads_for(stop - start, SCAN_GRAIN)
         bounds = np.linspace(start, stop, threads + 1).astype(np.int64).tolist()
         prefix, top, rank = 0, self.width, int(self.wanted[s])
-        while top:
+        while top:  # bits below `top` are unknown; each round counts by the next RADIX_BITS of them
             shift = max(top - kernels.RADIX_BITS, 0)
             bins = np.zeros((threads, 1 << (top - shift)), np.int64)
             run_threads(

@@ -3,7 +3,8 @@
 Throughout, `values` is a float array and `bits` the same memory as integers of the same width.
 Without the sign bit (`& mask`) these integers are ordered as the magnitudes are, and comparing
 integers is what compilers turn into vector code. A piece is a range [lows[p], highs[p]) of one
-segment, worked on by one thread, with its own room [rooms[p], rooms[p + 1]) for candidates.
+segment, worked on by one thread, with its own room [rooms[p], rooms[p + 1]) for what it moves out:
+`candidates` are their indices, `taken` their values.
 """
 
 from typing import Any
@@ -45,13 +46,19 @@ def _hit_in_strip(bits: Array, below: int, mask: int) -> Any:
 
 @compiled
 def _take_strip(
-    values: Array, bits: Array, first: int, threshold: int, mask: int, found: Array, taken: Array
+    values: Array,
+    bits: Array,
+    first: int,
+    threshold: int,
+    mask: int,
+    candidates: Array,
+    taken: Array,
 ) -> int:
     """Moves magnitudes >= `threshold` out of the strip that begins at index `first`; how many."""
     count = 0
     for j in range(STRIP):
         value = values[j]
-        found[count] = first + j
+        candidates[count] = first + j
         taken[count] = value
         hit = (bits[j] & mask) >= threshold
         values[j] = 0 if hit else value
@@ -61,13 +68,19 @@ def _take_strip(
 
 @compiled
 def _take_rest(
-    values: Array, bits: Array, first: int, threshold: int, mask: int, found: Array, taken: Array
+    values: Array,
+    bits: Array,
+    first: int,
+    threshold: int,
+    mask: int,
+    candidates: Array,
+    taken: Array,
 ) -> int:
     """The same for less than a tile."""
     count = 0
     for j in range(len(values)):
         if (bits[j] & mask) >= threshold:
-            found[count] = first + j
+            candidates[count] = first + j
             taken[count] = values[j]
             values[j] = 0
             count += 1
@@ -101,24 +114,22 @@ def _hit_strips(
 def scan(
     values: Array,
     bits: Array,
-    update: Array,
-    accumulate: bool,
     mask: int,
     thresholds: Array,
     segments: Array,
     lows: Array,
     highs: Array,
     rooms: Array,
-    found: Array,
+    candidates: Array,
     taken: Array,
     counts: Array,
     first_piece: int,
     last_piece: int,
 ) -> None:
-    """Moves every magnitude >= its segment's threshold from `values` to `found` and `taken`.
+    """Moves every magnitude >= its segment's threshold from `values` to `candidates` and `taken`.
 
-    If `accumulate`, `values += update` comes first. counts[p] becomes the number of candidates, or
-    -1 - (those moved) if they did not fit in the piece's room.
+    counts[p] becomes the number of candidates, or -1 - (those moved) if they did not fit in the piece's
+    room.
     """
     blocks = np.empty(TILE // BLOCK + 1, np.int64)
     strips = np.empty(TILE // STRIP + 1, np.int64)
@@ -128,31 +139,23 @@ def scan(
         full = False
         whole = lows[p] + (highs[p] - lows[p]) // TILE * TILE
         for tile in range(lows[p], whole, TILE):
-            if accumulate:
-                target, source = values[tile : tile + TILE], update[tile : tile + TILE]
-                for j in range(TILE):
-                    target[j] += source[j]
-            if full:
-                continue
             count = _hit_strips(bits, tile, threshold, mask, blocks, strips)
             if at + count * STRIP > end:
                 full = True
-                continue
+                break
             for c in range(count):
                 start = strips[c]
                 stop = start + STRIP
                 at += _take_strip(
                     values[start:stop], bits[start:stop], start, threshold, mask,
-                    found[at : at + STRIP], taken[at : at + STRIP],
+                    candidates[at : at + STRIP], taken[at : at + STRIP],
                 )  # fmt: skip
         rest = highs[p] - whole
-        if accumulate:
-            values[whole : highs[p]] += update[whole : highs[p]]
         full = full or at + rest > end
         if not full:
             at += _take_rest(
                 values[whole : highs[p]], bits[whole : highs[p]], whole, threshold, mask,
-                found[at:end], taken[at:end],
+                candidates[at:end], taken[at:end],
             )  # fmt: skip
         counts[p] = -1 - (at - rooms[p]) if full else at - rooms[p]
 
@@ -167,7 +170,7 @@ def take_exact(
     lows: Array,
     highs: Array,
     rooms: Array,
-    found: Array,
+    candidates: Array,
     taken: Array,
     counts: Array,
     piece: int,
@@ -179,7 +182,7 @@ def take_exact(
         if magnitude < threshold or (magnitude == threshold and quota == 0):
             continue
         quota -= np.int64(magnitude == threshold)
-        found[at] = j
+        candidates[at] = j
         taken[at] = values[j]
         values[j] = 0
         at += 1
@@ -237,7 +240,7 @@ def _kth_largest(magnitudes: Array, least: int, k: int) -> int:
 
 @compiled
 def _keep(
-    found: Array,
+    candidates: Array,
     taken: Array,
     magnitudes: Array,
     threshold: int,
@@ -258,13 +261,13 @@ def _keep(
             quota -= 1
             keep = True
         if keep:
-            indices[kept] = found[j]
+            indices[kept] = candidates[j]
             selected[kept] = taken[j]
         rejected[left] = j
         kept += np.int64(keep)
         left += np.int64(not keep)
     for j in range(left):
-        values[found[rejected[j]]] = taken[rejected[j]]
+        values[candidates[rejected[j]]] = taken[rejected[j]]
 
 
 @compiled
@@ -275,7 +278,7 @@ def finish(
     outputs: Array,
     pieces: Array,
     rooms: Array,
-    found: Array,
+    candidates: Array,
     taken: Array,
     taken_bits: Array,
     counts: Array,
@@ -288,7 +291,7 @@ def finish(
     """Keeps the largest candidates of each segment, and puts the others back.
 
     pieces[s] ... pieces[s + 1] - 1 are the segment's pieces, outputs[s] ... outputs[s + 1] - 1 its
-    places in `indices` and `selected`. exact[s] becomes the least selected magnitude's bits; or -1,
+    positions in `indices` and `selected`. exact[s] becomes the least selected magnitude's bits; or -1,
     and all candidates are put back, if they were too few or did not fit.
     """
     for s in range(first_segment, last_segment):
@@ -303,7 +306,7 @@ def finish(
         if not fits or total < stop - start:
             for p in range(first, last):
                 for c in range(rooms[p], rooms[p] + counts[p]):
-                    values[found[c]] = taken[c]
+                    values[candidates[c]] = taken[c]
             continue
         if start == stop:
             continue
@@ -312,13 +315,13 @@ def finish(
         end = begin + counts[first]
         for p in range(first + 1, last):
             for c in range(rooms[p], rooms[p] + counts[p]):
-                found[end] = found[c]
+                candidates[end] = candidates[c]
                 taken[end] = taken[c]
                 end += 1
         magnitudes = taken_bits[begin:end] & mask
         exact[s] = _kth_largest(magnitudes, np.int64(thresholds[s]), stop - start)
         _keep(
-            found[begin:end], taken[begin:end], magnitudes, exact[s], indices[start:stop],
+            candidates[begin:end], taken[begin:end], magnitudes, exact[s], indices[start:stop],
             selected[start:stop], values, np.empty(total + 1, np.int64),
         )  # fmt: skip
 
@@ -326,8 +329,6 @@ def finish(
 @compiled
 def sample(
     values: Array,
-    update: Array,
-    accumulate: bool,
     start: int,
     stop: int,
     size: int,
@@ -335,16 +336,12 @@ def sample(
     first: int,
     last: int,
 ) -> None:
-    """Magnitudes from pseudo-random places, one in each of `size` equal parts of the segment.
+    """Magnitudes at pseudo-random positions, one in each of `size` equal parts of the segment.
 
-    Of `values + update` if `accumulate`. Fills out[first:last].
+    Fills out[first:last].
     """
     part = (stop - start) // size
     scale = (stop - start) / size  # divisions of integers would be most of the work
     for j in range(first, last):
         jitter = (((j * 2654435761) & 0xFFFFFFFF) * part) >> 32
-        place = min(start + int(j * scale) + jitter, stop - 1)
-        value = values[place]
-        if accumulate:
-            value += update[place]
-        out[j] = abs(value)
+        out[j] = abs(values[min(start + int(j * scale) + jitter, stop - 1)])

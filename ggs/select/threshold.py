@@ -16,8 +16,8 @@ numbers at densities of 0.01 to 0.0001."""
 SAMPLE_LEAST, HITS_LEAST, HITS_MOST = 4096, 16.0, 1024.0
 
 
-class Steering:
-    """Expected last selected magnitudes of some segments. It decides costs, never results.
+class ThresholdPredictor:
+    """Predicts the last selected magnitudes of some segments. It decides costs, never results.
 
     A residual grows by about as much in each step, so what is expected is the last magnitude plus a
     smoothed difference.
@@ -37,7 +37,7 @@ class Steering:
         """How far off the expectation lately was at most, as a share of what was selected."""
 
     @np.errstate(all="ignore")
-    def thresholds(self, counts: Array) -> tuple[Array, Array]:
+    def predict(self, counts: Array) -> tuple[Array, Array]:
         """Where to look in each segment, and in which ones a sample knows better.
 
         Args:

@@ -1,9 +1,9 @@
 """Exact selection on CUDA in about one pass and a half over memory.
 
-As on the CPU (`ggs.select.cpu`): candidates above a steered threshold, and the exact k largest of
-these few. The first kernel adds the update and counts candidates per block; a prefix sum of the
-counts gives each block its place, so that candidates arrive in the order of their indices, without
-atomics and the same on every run; the second kernel moves them, and skips blocks without any.
+As on the CPU (`ggs.select.cpu`): candidates above a predicted threshold, and the exact k largest of
+these few. The first kernel counts candidates per block; a prefix sum of the counts says where each
+block's begin, so that candidates arrive in the order of their indices, without atomics and the same on
+every run; the second kernel moves them, and skips blocks without any.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ggs.select.threshold import Steering, sample_sizes, sampled_rank
+from ggs.select.threshold import ThresholdPredictor, sample_sizes, sampled_rank
 
 BLOCK = 2048
 
@@ -22,23 +22,18 @@ _INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
 @triton.jit(do_not_specialize=["threshold"])  # type: ignore[untyped-decorator]
 def _count(
     residual: tl.tensor,
-    update: tl.tensor,
     counts: tl.tensor,
     numel: tl.tensor,
     threshold: tl.tensor,
-    ACCUMULATE: tl.constexpr,
     INTEGER: tl.constexpr,
     MASK: tl.constexpr,
     SIZE: tl.constexpr,
 ) -> None:
-    """residual += update; counts[block] = its magnitudes >= threshold (compared as integers)."""
+    """counts[block] = its magnitudes >= threshold (compared as integers)."""
     block = tl.program_id(0)
     at = block.to(tl.int64) * SIZE + tl.arange(0, SIZE)
     inside = at < numel
     values = tl.load(residual + at, mask=inside, other=0.0)
-    if ACCUMULATE:
-        values += tl.load(update + at, mask=inside, other=0.0)
-        tl.store(residual + at, values, mask=inside)
     hits = ((values.to(INTEGER, bitcast=True) & MASK) >= threshold) & inside
     tl.store(counts + block, tl.sum(hits.to(tl.int32), 0))
 
@@ -47,7 +42,7 @@ def _count(
 def _move(
     residual: tl.tensor,
     ends: tl.tensor,
-    found: tl.tensor,
+    candidates: tl.tensor,
     taken: tl.tensor,
     numel: tl.tensor,
     threshold: tl.tensor,
@@ -55,7 +50,7 @@ def _move(
     MASK: tl.constexpr,
     SIZE: tl.constexpr,
 ) -> None:
-    """Moves each block's candidates to its place, ends[block - 1] ... ends[block] - 1."""
+    """Moves each block's candidates to positions ends[block - 1] ... ends[block] - 1."""
     block = tl.program_id(0)
     end = tl.load(ends + block)
     begin = tl.load(ends + block - 1, mask=block > 0, other=0)
@@ -64,9 +59,9 @@ def _move(
         inside = at < numel
         values = tl.load(residual + at, mask=inside, other=0.0)
         hits = ((values.to(INTEGER, bitcast=True) & MASK) >= threshold) & inside
-        place = begin + tl.cumsum(hits.to(tl.int32), 0) - 1
-        tl.store(found + place, at, mask=hits)
-        tl.store(taken + place, values, mask=hits)
+        position = begin + tl.cumsum(hits.to(tl.int32), 0) - 1
+        tl.store(candidates + position, at, mask=hits)
+        tl.store(taken + position, values, mask=hits)
         tl.store(residual + at, tl.zeros_like(values), mask=hits)
 
 
@@ -74,34 +69,25 @@ class TritonSelector:
     """Selects from one segment of `numel` elements; remembers its threshold."""
 
     def __init__(self, numel: int) -> None:
-        self._steering = Steering(np.array([numel]))
+        self._predictor = ThresholdPredictor(np.array([numel]))
 
-    def select_(
-        self, residual: Tensor, k: int, update: Tensor | None
-    ) -> tuple[Tensor, Tensor] | None:
-        """See `ggs.select.Selector.select_`; None if no threshold was good enough.
-
-        Then `residual` has the update, and still has all of its elements.
-        """
+    def select_(self, residual: Tensor, k: int) -> tuple[Tensor, Tensor] | None:
+        """See `ggs.select.Selector.select_`; None, and nothing changed, if no threshold was good enough."""
         if residual.numel() == 0 or k == 0:
-            if update is not None:
-                residual.add_(update)
             return residual.new_empty(0, dtype=torch.int64), residual.new_empty(0)
-        expected, unsure = self._steering.thresholds(np.array([k]))
+        predicted, unsure = self._predictor.predict(np.array([k]))
         for attempt in range(2):
             sampling = attempt or unsure[0]
-            magnitude = self._sampled(residual, k, update) if sampling else float(expected[0])
+            magnitude = self._sampled(residual, k) if sampling else float(predicted[0])
             # Triton launches on the current device, torch's operators on their tensors' own.
             with torch.cuda.device_of(residual):  # type: ignore[no-untyped-call]
-                found = self._attempt(residual, k, magnitude, update)
-            if found is not None:
-                return found
-            update = None
+                selection = self._attempt(residual, k, magnitude)
+            if selection is not None:
+                return selection
         return None
 
-    def _attempt(
-        self, residual: Tensor, k: int, magnitude: float, update: Tensor | None
-    ) -> tuple[Tensor, Tensor] | None:
+    def _attempt(self, residual: Tensor, k: int, magnitude: float) -> tuple[Tensor, Tensor] | None:
+        # Count the candidates of each block: too few, and some are missed; too many, and sorting is slow.
         numel = residual.numel()
         integer = _INTEGERS[residual.dtype]
         mask = int(torch.iinfo(integer).max)
@@ -109,33 +95,30 @@ class TritonSelector:
         blocks = triton.cdiv(numel, BLOCK)
         counts = torch.empty(blocks, dtype=torch.int32, device=residual.device)
         constants = (tl.int32 if integer == torch.int32 else tl.int64, mask, BLOCK)
-        source = residual if update is None else update
-        _count[(blocks,)](
-            residual, source, counts, numel, threshold, update is not None, *constants
-        )
+        _count[(blocks,)](residual, counts, numel, threshold, *constants)
         ends = counts.cumsum(0)
         total = int(ends[-1])
         if not k <= total <= 4 * k + 1024:
             return None
-        found = torch.empty(total, dtype=torch.int64, device=residual.device)
+        # Move them out, keep the k largest, and put the others back.
+        candidates = torch.empty(total, dtype=torch.int64, device=residual.device)
         taken = torch.empty(total, dtype=residual.dtype, device=residual.device)
-        _move[(blocks,)](residual, ends, found, taken, numel, threshold, *constants)
+        _move[(blocks,)](residual, ends, candidates, taken, numel, threshold, *constants)
         # A stable sort keeps equals in the order of their indices, which topk does not.
         order = taken.abs().sort(descending=True, stable=True).indices
         rejected = order[k:]
-        residual[found[rejected]] = taken[rejected]
+        residual[candidates[rejected]] = taken[rejected]
         kept = order[:k].sort().values
         least = float(taken[order[k - 1]].abs())
-        self._steering.learn(np.array([0]), np.array([least]))
-        return found[kept], taken[kept]
+        self._predictor.learn(np.array([0]), np.array([least]))
+        return candidates[kept], taken[kept]
 
-    def _sampled(self, residual: Tensor, k: int, update: Tensor | None) -> float:
-        """A magnitude that probably somewhat more than k elements reach, once it has the update."""
+    def _sampled(self, residual: Tensor, k: int) -> float:
+        """A magnitude that probably somewhat more than k elements reach."""
         length = residual.numel()
         size = int(sample_sizes(length, k))
         part = length // size
         number = torch.arange(size, device=residual.device)
-        places = number * length // size + ((number * 2654435761) >> 9) % part
-        sample = residual[places] if update is None else residual[places] + update[places]
+        sample = residual[number * length // size + ((number * 2654435761) >> 9) % part]
         rank = sampled_rank(size, length, k)
         return float(sample.abs().kthvalue(size - rank + 1).values)

@@ -13,7 +13,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ggs.dist.collectives import Collectives
 from ggs.dist.lockstep import alone
 from ggs.launch.launcher import visible_devices
 from ggs.launch.placement import is_worker, place
@@ -27,7 +26,7 @@ from ggs.train.loop import Plan, Trainer
 from ggs.train.optimizers import build_optimizer, distribute
 from ggs.train.start import launch_options
 from ggs.train.summary import device_name
-from ggs.train.traffic import Forecast, Traffic, WholeRun
+from ggs.train.traffic import Traffic, TrafficForecast, WholeRun
 from ggs.train.worker import build_model, load_images, pick_device
 
 Kind = Literal["sparse", "dense", "local", "frozen"]
@@ -81,13 +80,12 @@ def dry_run(config: TrainConfig) -> DryRun:
     model = build_model(config, spec, channels, device)
     inner = build_optimizer(config, model.parameters())
     optimizer = distribute(config, inner, model, plan.density_warmup, alone())
-    optimizer.collectives = counted = _CountedAgreement()
     one_step = Plan(1, plan.steps_per_epoch, plan.density_warmup, 0, 0)
-    trainer = Trainer(config, one_step, model, optimizer, images, Collectives(), device)
+    trainer = Trainer(config, one_step, model, optimizer, images, optimizer.collectives, device)
     with _activations(model) as activations:
         trainer.run()
     memory = _memory(model, optimizer, activations[0], device)
-    forecast = Forecast(config, optimizer, counted.sizes, workers, local)
+    forecast = TrafficForecast(config, optimizer, workers, local)
     return DryRun(
         config=config,
         plan=plan,
@@ -102,19 +100,6 @@ def dry_run(config: TrainConfig) -> DryRun:
         memory=memory,
         seconds=trainer.state.training_seconds,
     )
-
-
-class _CountedAgreement(Collectives):
-    """A single worker's collectives, which remember how many bytes each agreement of the step has."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sizes: list[int] = []
-
-    def all_reduce_max_(self, values: Tensor) -> Tensor:
-        """See ``Collectives``."""
-        self.sizes.append(values.nbytes)
-        return super().all_reduce_max_(values)
 
 
 def _world(config: TrainConfig) -> tuple[int, int, str]:
@@ -139,8 +124,8 @@ def _parameters(
         elif config.method == "dense" or numel < config.dense_below:
             yield Parameter(name, shape, "dense", numel)
         else:
-            own = selected_count(numel, config.density) if config.scope == "tensor" else None
-            yield Parameter(name, shape, "sparse", own)
+            sent = selected_count(numel, config.density) if config.scope == "tensor" else None
+            yield Parameter(name, shape, "sparse", sent)
 
 
 @contextmanager
@@ -148,17 +133,17 @@ def _activations(model: nn.Module) -> Iterator[list[int]]:
     """Inside, counts the bytes that autograd keeps for backward passes, weights not counted."""
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, int] = {}
-    found = [0]
+    most = [0]
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
             kept[storage.data_ptr()] = storage.nbytes()
-            found[0] = max(found[0], sum(kept.values()))
+            most[0] = max(most[0], sum(kept.values()))
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        yield found
+        yield most
 
 
 def _memory(
@@ -175,7 +160,7 @@ def _memory(
     ]
     residual = getattr(optimizer, "residual", None)
     velocity = getattr(optimizer, "velocity", None)
-    found = {
+    memory = {
         "weights": total([*model.parameters(), *model.buffers()]),
         "gradients": total([p for p in model.parameters() if p.requires_grad]),
         "optimizer": total(states),
@@ -183,38 +168,36 @@ def _memory(
         "activations": activations,
     }
     if device.type == "cuda":
-        found["peak"] = torch.cuda.max_memory_allocated(device)
-    return found
+        memory["peak"] = torch.cuda.max_memory_allocated(device)
+    return memory
 
 
-def describe(found: DryRun) -> str:
+def describe(run: DryRun) -> str:
     """The text that a person sees."""
-    config, plan, traffic = found.config, found.plan, found.traffic
-    layers = [_row(parameter, config) for parameter in found.parameters]
+    config, plan, traffic = run.config, run.plan, run.traffic
+    layers = [_row(parameter, config) for parameter in run.parameters]
     widths = [max(map(len, column)) for column in zip(*layers, strict=True)]
     lines = [
         "  "
         + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
         for row in layers
     ]
-    batch = config.batch_size * config.accumulate * found.workers
+    batch = config.batch_size * config.accumulate * run.workers
     text = {
-        "model": f"{config.model}, {sum(p.numel for p in found.parameters):,} parameters in "
-        f"{_tensors(len(found.parameters))}",
-        "data": f"{config.data}, {found.images[0]:,} training and {found.images[1]:,} test images",
-        "workers": f"{found.workers} on {found.tasks} task{'s' if found.tasks > 1 else ''}, "
-        f"{found.device}, {found.backend}",
+        "model": f"{config.model}, {sum(p.numel for p in run.parameters):,} parameters in "
+        f"{_tensors(len(run.parameters))}",
+        "data": f"{config.data}, {run.images[0]:,} training and {run.images[1]:,} test images",
+        "workers": f"{run.workers} on {run.tasks} task{'s' if run.tasks > 1 else ''}, "
+        f"{run.device}, {run.backend}",
         "run": f"{plan.steps:,} steps of {batch:,} images ({plan.steps_per_epoch:,} steps per epoch)"
         + (f", density warm-up {plan.density_warmup:,} steps" if plan.density_warmup else ""),
-        **_exchange_text(found),
-        "memory": ", ".join(
-            f"{name} {size(count)}" for name, count in found.memory.items() if count
-        ),
+        **_exchange_text(run),
+        "memory": ", ".join(f"{name} {size(count)}" for name, count in run.memory.items() if count),
     }
     lines += ["", *(f"  {name:10}{value}" for name, value in text.items())]
-    lines += ["", f"Everything is in order. One step was tried ({duration(found.seconds)}, the first "
+    lines += ["", f"Everything is in order. One step was tried ({duration(run.seconds)}, the first "
               "one is slow); nothing was trained or written."]  # fmt: skip
-    if found.workers == 1:
+    if run.workers == 1:
         lines.append("One worker sends nothing: --workers N shows what N would.")
     elif config.method != "dense" and traffic.bytes_sent > traffic.dense_bytes:
         lines.append("This sends more than dense training would: lower the density.")
@@ -223,9 +206,9 @@ def describe(found: DryRun) -> str:
     return "\n".join(lines)
 
 
-def _exchange_text(found: DryRun) -> dict[str, str]:
-    config, traffic, whole = found.config, found.traffic, found.whole_run
-    warms_up = found.plan.density_warmup > 0
+def _exchange_text(run: DryRun) -> dict[str, str]:
+    config, traffic, whole = run.config, run.traffic, run.whole_run
+    warms_up = run.plan.density_warmup > 0
     parts = {}
     meaning = {
         "sparse": f"of which {traffic.elements:,} are sent (density {config.density:g}, "
@@ -235,11 +218,11 @@ def _exchange_text(found: DryRun) -> dict[str, str]:
         "frozen": "not trained",
     }
     for kind, words in meaning.items():
-        members = [p for p in found.parameters if p.kind == kind]
+        members = [p for p in run.parameters if p.kind == kind]
         if members:
             elements = sum(p.numel for p in members)
             parts[kind] = f"{elements:,} elements in {_tensors(len(members))}, {words}"
-    if found.workers > 1:
+    if run.workers > 1:
         parts["sends"] = (
             f"{'' if traffic.exact else 'about '}{traffic.bytes_sent:,} B per worker and step"
             f"{' after the warm-up' if warms_up else ''}; {_dense(traffic)}"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-import torch.distributed as dist
 
+from ggs.dist.process_group import is_communication_error
 from ggs.errors import DataError, GGSError, OutOfMemoryError, RendezvousError
 
 _PLACE = re.compile(r"\[[^\]]*/gloo/[^\]]*\]\s*")
@@ -44,8 +44,7 @@ def told_in_one_line(collective_timeout: float) -> Iterator[None]:
                 f"data_workers: a process that decodes images died or hangs ({reason[:300]}); if memory or "
                 "/dev/shm is full, give fewer --data-workers, or raise extraContainerOptions.shmMB"
             ) from error
-        of_torch = isinstance(error, dist.DistError) or "/gloo/" in reason
-        if not of_torch:
+        if not is_communication_error(error):
             raise
         reason = _PLACE.sub("", reason)[:300]
         if "imed out" in reason:

@@ -25,12 +25,11 @@ def compile_kernels(values_format: str) -> float | None:
     dtype = torch.float64 if values_format == "fp64" else torch.float32
     numbers = torch.linspace(-1, 1, _NUMEL, dtype=dtype)
     tied = torch.ones_like(numbers)  # which no threshold parts
-    for update in (numbers, tied):
+    for residual in (numbers, tied):
         selector = Selector(_NUMEL)
         for count in (4, _NUMEL // 2):
-            selector.select_(update.clone(), count)
-            residual = torch.zeros_like(update)
-            indices, values = selector.accumulate_and_select_(residual, update, count)
+            selector.select_(residual.clone(), count)  # by a sample, the next by a prediction
+            indices, values = selector.select_(residual.clone(), count)
             message, _ = encode(indices, values, _NUMEL, values_format)
             decode(message, _NUMEL, count, values_format)
     return time.monotonic() - start if compiled_here() > before else None

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from ggs.dist.collectives import ProcessGroup
+from ggs.dist.process_group import Group
 from ggs.errors import ConfigurationError
 from ggs.optim.base import DistributedOptimizer
 from ggs.optim.baselines import DeepGradientCompression, GradientSparsification, require_sgd
@@ -113,7 +113,7 @@ def distribute(
     optimizer: torch.optim.Optimizer,
     model: nn.Module,
     warmup_steps: int,
-    group: ProcessGroup | None,
+    group: Group | None,
 ) -> DistributedOptimizer:
     """``optimizer`` with the exchange that ``config.method`` names; a collective."""
     if config.method == "dense":

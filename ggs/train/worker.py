@@ -2,15 +2,14 @@
 
 import os
 import signal
-from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
-from ggs.dist import lockstep
-from ggs.dist.collectives import Collectives, ProcessGroup
+from ggs.dist import process_group
+from ggs.dist.backend import choose_backend
+from ggs.dist.process_group import Group, connect
 from ggs.errors import ConfigurationError
 from ggs.optim.batchnorm import batchnorm_modules
 from ggs.train import data, models, seeds, tensorboard
@@ -58,9 +57,8 @@ def main(config: TrainConfig) -> None:
     with told_in_one_line(config.collective_timeout):
         train(config, device, group)
         # A worker that hangs after its last exchange would be waited for without end.
-        Collectives(group).all_reduce_max_(torch.zeros(1, dtype=torch.uint8, device=device))
-    if dist.is_initialized():
-        dist.destroy_process_group()
+        connect(group).all_reduce_max_(torch.zeros(1, dtype=torch.uint8, device=device))
+    process_group.leave()
 
 
 def pick_device(config: TrainConfig, local_rank: int) -> torch.device:
@@ -76,7 +74,7 @@ def pick_device(config: TrainConfig, local_rank: int) -> torch.device:
 def train(
     config: TrainConfig,
     device: torch.device,
-    group: ProcessGroup | None,
+    group: Group | None,
     images: tuple[data.ImageSet, data.ImageSet] | None = None,
 ) -> dict[str, Any]:
     """Train in an existing process group and return the summary, on rank 0 also written and printed.
@@ -87,16 +85,16 @@ def train(
         group: the workers; None for the default group, or for one worker where there is none.
         images: the training and test images where they are loaded already; see ``load_images``.
     """
-    if isinstance(group, lockstep.Worker) and config.checkpoint_dir is not None:
+    collectives = connect(group)
+    if collectives.shares_process and config.checkpoint_dir is not None:
         raise ConfigurationError(
             "checkpoint_dir: workers that share a process write no checkpoints"
         )
-    if isinstance(group, lockstep.Worker) and config.exchange == "hierarchical":
+    if collectives.shares_process and config.exchange == "hierarchical":
         raise ConfigurationError(
             "exchange: workers that share a process are on no nodes that hierarchical could tell apart; "
             "give allgather or split"
         )
-    collectives = Collectives(group)
     spec = data.spec(config)
     channels = models.input_channels(config.model, spec.channels)
     images = images or load_images(config, device)
@@ -116,9 +114,8 @@ def train(
         _open_results(trainer, resumed, ended)
     try:
         if config.checkpoint_dir is not None:
-            trainer.checkpointer = Checkpointer(
-                config.checkpoint_dir, trainer, _background_group(config), resumed
-            )
+            background = process_group.background_group(config.checkpoint_timeout)
+            trainer.checkpointer = Checkpointer(config.checkpoint_dir, trainer, background, resumed)
         trainer.run()
         if trainer.checkpointer and not (
             ended and resumed and resumed.folder.parent == config.checkpoint_dir
@@ -169,28 +166,14 @@ def _open_results(trainer: Trainer, resumed: Loaded | None, ended: bool) -> None
         trainer.events = tensorboard.Events(trainer.folder.path, trainer.state.step)
 
 
-def _background_group(config: TrainConfig) -> ProcessGroup | None:
-    """A group for the checkpoints' thread: collectives of two threads in one group would mix."""
-    if not dist.is_initialized():
-        return None
-    timeout = timedelta(seconds=config.checkpoint_timeout)
-    group = dist.new_group(backend="gloo", timeout=timeout)
-    assert isinstance(group, ProcessGroup)  # every rank is a member
-    return group
-
-
-def _join(config: TrainConfig, device: torch.device, local_size: int) -> ProcessGroup | None:
+def _join(config: TrainConfig, device: torch.device, local_size: int) -> Group | None:
     if _number("WORLD_SIZE", 1) == 1:
         return None
     # The launcher knows whether every task has GPUs; a worker knows only its own.
-    backend = config.backend if config.backend != "auto" else os.environ.get("GGS_BACKEND", "auto")
-    if backend == "auto":
-        own_gpu = device.type == "cuda" and local_size <= torch.cuda.device_count()
-        backend = "nccl" if own_gpu else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=config.rendezvous_timeout))
-    group = dist.new_group(timeout=timedelta(seconds=config.collective_timeout))
-    assert isinstance(group, ProcessGroup)  # every rank is a member
-    return group
+    wanted = config.backend if config.backend != "auto" else os.environ.get("GGS_BACKEND", "auto")
+    gpu_each = device.type == "cuda" and local_size <= torch.cuda.device_count()
+    backend = choose_backend(wanted, gpu_each)
+    return process_group.join(backend, config.rendezvous_timeout, config.collective_timeout)
 
 
 def build_model(

@@ -55,7 +55,7 @@ from ggs.wire.layout import (
     VERSION,
     Layout,
     check_format,
-    layout,
+    layout_of,
 )
 
 __all__ = ["VALUES_FORMATS", "check_format", "decode", "encode", "message_size"]
@@ -66,12 +66,12 @@ VALUES_FORMATS = tuple(FORMATS)
 
 def message_size(numel: int, count: int, values_format: str) -> int:
     """Bytes of a message with `count` of `numel` elements, a multiple of 8."""
-    return layout(numel, count, values_format).size
+    return layout_of(numel, count, values_format).size
 
 
-def _header(place: Layout) -> bytes:
-    numbers = place.numel.to_bytes(6, "little") + place.count.to_bytes(6, "little")
-    return MAGIC + bytes([VERSION, place.format.code]) + numbers
+def _header(layout: Layout) -> bytes:
+    numbers = layout.numel.to_bytes(6, "little") + layout.count.to_bytes(6, "little")
+    return MAGIC + bytes([VERSION, layout.format.code]) + numbers
 
 
 def _codec(device: torch.device) -> ModuleType:
@@ -104,20 +104,20 @@ def encode(
         keeps `values - sent`, which float64 holds exactly for float32 values that are no more than
             2^29 times smaller or larger than what was sent for them.
     """
-    place = layout(numel, indices.numel(), values_format)
-    buffer = values.new_empty(place.size, dtype=torch.uint8) if out is None else out
-    assert buffer.numel() == place.size
+    layout = layout_of(numel, indices.numel(), values_format)
+    buffer = values.new_empty(layout.size, dtype=torch.uint8) if out is None else out
+    assert buffer.numel() == layout.size
     assert buffer.data_ptr() % 8 == 0
     codec = _codec(buffer.device)
-    codec.begin(buffer, _header(place))
-    sent: Tensor = codec.write_values(buffer, place, values.detach())
-    codec.write_indices(buffer, place, indices)
+    codec.begin(buffer, _header(layout))
+    sent: Tensor = codec.write_values(buffer, layout, values.detach())
+    codec.write_indices(buffer, layout, indices)
     buffer[CHECKSUM_AT:HEADER_BYTES] = codec.checksum(buffer).view(torch.uint8)
     return buffer, sent
 
 
-def _check(buffer: Tensor, place: Layout, codec: ModuleType) -> None:
-    """Raises WireError unless header and checksum are those of a whole message like `place`."""
+def _check(buffer: Tensor, layout: Layout, codec: ModuleType) -> None:
+    """Raises WireError unless header and checksum are those of a whole message like `layout`."""
     total = codec.checksum(buffer).view(torch.uint8)
     head = bytes(torch.cat([buffer[:HEADER_BYTES], total]).tolist())
     if head[:2] != MAGIC:
@@ -129,12 +129,12 @@ def _check(buffer: Tensor, place: Layout, codec: ModuleType) -> None:
         )
     if head[CHECKSUM_AT:HEADER_BYTES] != head[HEADER_BYTES:]:
         raise WireError(f"the message of {buffer.numel()} bytes was damaged: its checksum is wrong")
-    if head[:CHECKSUM_AT] != _header(place):
+    if head[:CHECKSUM_AT] != _header(layout):
         names = {form.code: name for name, form in FORMATS.items()}
         numel, count = (int.from_bytes(head[at : at + 6], "little") for at in (4, 10))
         raise WireError(
             f"the message holds {count} of {numel} elements as {names.get(head[3], head[3])}, not "
-            f"{place.count} of {place.numel} as {names[place.format.code]}: "
+            f"{layout.count} of {layout.numel} as {names[layout.format.code]}: "
             "start all workers with the same model and settings"
         )
 
@@ -151,19 +151,19 @@ def decode(buffer: Tensor, numel: int, count: int, values_format: str) -> tuple[
     Raises:
         WireError: the message is damaged, or was written for other arguments.
     """
-    place = layout(numel, count, values_format)
-    if buffer.dtype != torch.uint8 or buffer.dim() != 1 or buffer.numel() != place.size:
+    layout = layout_of(numel, count, values_format)
+    if buffer.dtype != torch.uint8 or buffer.dim() != 1 or buffer.numel() != layout.size:
         raise WireError(
-            f"{count} of {numel} elements as {values_format} take {place.size} bytes; "
+            f"{count} of {numel} elements as {values_format} take {layout.size} bytes; "
             f"the message is {tuple(buffer.shape)} of {buffer.dtype}"
         )
     if not buffer.is_contiguous() or buffer.data_ptr() % 8:
         buffer = buffer.clone(memory_format=torch.contiguous_format)
     codec = _codec(buffer.device)
-    _check(buffer, place, codec)
-    indices: Tensor | None = codec.read_indices(buffer, place)
-    values: Tensor | None = codec.read_values(buffer, place)
+    _check(buffer, layout, codec)
+    indices: Tensor | None = codec.read_indices(buffer, layout)
+    values: Tensor | None = codec.read_values(buffer, layout)
     if indices is None or values is None:
         what = "indices" if indices is None else "values"
-        raise WireError(f"the {what} of the message of {place.size} bytes are not what GGS writes")
+        raise WireError(f"the {what} of the message of {layout.size} bytes are not what GGS writes")
     return indices, values

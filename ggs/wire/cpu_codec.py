@@ -42,30 +42,30 @@ def begin(buffer: Tensor, header: bytes) -> None:
     whole[:CHECKSUM_AT] = np.frombuffer(header, np.uint8)
 
 
-def write_indices(buffer: Tensor, place: Layout, indices: Tensor) -> None:
+def write_indices(buffer: Tensor, layout: Layout, indices: Tensor) -> None:
     """Codes ascending int64 `indices` (k,) into the low and high sections of `buffer`."""
-    if not place.high_bits:
+    if not layout.high_bits:
         return
-    low, source = place.low_bits, indices.numpy()
-    highs = _words(buffer, place.highs, place.highs + 4 * (-(-place.high_bits // 32)))
+    low, source = layout.low_bits, indices.numpy()
+    highs = _words(buffer, layout.highs, layout.highs + 4 * (-(-layout.high_bits // 32)))
     _run(kernels.write_highs, len(highs), 1, highs, source, low, int(low > 0))
     if low:
-        lows = _words(buffer, place.lows, place.highs)
-        _run(kernels.write_lows, place.count, 32, lows, source, low)
+        lows = _words(buffer, layout.lows, layout.highs)
+        _run(kernels.write_lows, layout.count, 32, lows, source, low)
 
 
-def read_indices(buffer: Tensor, place: Layout) -> Tensor | None:
+def read_indices(buffer: Tensor, layout: Layout) -> Tensor | None:
     """Ascending int64 indices (k,), or None where the sections are not what an encoder writes."""
-    if not place.high_bits:
-        return torch.arange(place.count)
-    low, count = place.low_bits, place.count
-    highs = _words(buffer, place.highs, place.highs + 4 * (-(-place.high_bits // 32)))
+    if not layout.high_bits:
+        return torch.arange(layout.count)
+    low, count = layout.low_bits, layout.count
+    highs = _words(buffer, layout.highs, layout.highs + 4 * (-(-layout.high_bits // 32)))
     ranges = _ranges(len(highs), 1)
     ones = run_threads(kernels.count_ones, [(highs, a, b) for a, b in ranges])
-    after = _words(buffer, place.highs, place.size)
-    if sum(ones) != count or kernels.tail(after, place.high_bits):
+    after = _words(buffer, layout.highs, layout.size)
+    if sum(ones) != count or kernels.tail(after, layout.high_bits):
         return None
-    lows = _words(buffer, place.lows, place.highs)
+    lows = _words(buffer, layout.lows, layout.highs)
     if kernels.tail(lows, count * low):
         return None
     indices = np.empty(count, np.int64)
@@ -75,47 +75,47 @@ def read_indices(buffer: Tensor, place: Layout) -> Tensor | None:
         [(highs, lows, low, int(low > 0), indices, first, a, b)
          for first, (a, b) in zip(firsts, ranges, strict=False)],
     )  # fmt: skip
-    good = all(_run(kernels.ascending, count, 1, indices, place.numel))
+    good = all(_run(kernels.ascending, count, 1, indices, layout.numel))
     return torch.from_numpy(indices) if good else None
 
 
-def write_values(buffer: Tensor, place: Layout, values: Tensor) -> Tensor:
+def write_values(buffer: Tensor, layout: Layout, values: Tensor) -> Tensor:
     """Codes `values` (k,) into `buffer` and returns what the receiver will decode, (k,)."""
     source = values.detach().contiguous().numpy()
-    sent = torch.empty(place.count, dtype=place.format.dtype)
-    bits, target = place.format.bits, sent.numpy()
-    section = buffer.numpy()[place.values : place.scales]
+    sent = torch.empty(layout.count, dtype=layout.format.dtype)
+    bits, target = layout.format.bits, sent.numpy()
+    section = buffer.numpy()[layout.values : layout.scales]
     if bits >= 32:
-        raw = section[: place.count * bits // 8].view(target.dtype)
-        _run(kernels.write_floats, place.count, BLOCK, source, target, raw)
+        raw = section[: layout.count * bits // 8].view(target.dtype)
+        _run(kernels.write_floats, layout.count, BLOCK, source, target, raw)
     elif bits == 16:
-        raw = section[: place.count * 2].view(np.uint16)
-        _run(kernels.write_bf16, place.count, BLOCK, source, target, raw)
+        raw = section[: layout.count * 2].view(np.uint16)
+        _run(kernels.write_bf16, layout.count, BLOCK, source, target, raw)
     else:
-        scales = buffer.numpy()[place.scales : place.lows].view(np.uint16)
+        scales = buffer.numpy()[layout.scales : layout.lows].view(np.uint16)
         kernel = kernels.write_sign if bits == 1 else kernels.write_companded
-        _run(kernel, place.count, BLOCK, source, target, section, scales, bits)
+        _run(kernel, layout.count, BLOCK, source, target, section, scales, bits)
     return sent
 
 
-def read_values(buffer: Tensor, place: Layout) -> Tensor | None:
+def read_values(buffer: Tensor, layout: Layout) -> Tensor | None:
     """Values (k,), or None where the sections are not what an encoder writes."""
-    sent = torch.empty(place.count, dtype=place.format.dtype)
-    bits, target, whole = place.format.bits, sent.numpy(), buffer.numpy()
-    section = whole[place.values : place.scales]
-    if kernels.tail(section.view(np.uint32), place.count * bits):
+    sent = torch.empty(layout.count, dtype=layout.format.dtype)
+    bits, target, whole = layout.format.bits, sent.numpy(), buffer.numpy()
+    section = whole[layout.values : layout.scales]
+    if kernels.tail(section.view(np.uint32), layout.count * bits):
         return None
     if bits >= 16:
-        raw = section[: place.count * bits // 8]
+        raw = section[: layout.count * bits // 8]
         raw = raw.view(np.uint16) if bits == 16 else raw.view(target.dtype)
         plain = kernels.read_bf16 if bits == 16 else kernels.read_floats
-        return sent if all(_run(plain, place.count, BLOCK, raw, target)) else None
-    scales = whole[place.scales : place.lows]
-    used = -(-place.count // BLOCK) * place.format.scales * 16
+        return sent if all(_run(plain, layout.count, BLOCK, raw, target)) else None
+    scales = whole[layout.scales : layout.lows]
+    used = -(-layout.count // BLOCK) * layout.format.scales * 16
     if kernels.tail(scales.view(np.uint32), used):
         return None
     kernel = kernels.read_sign if bits == 1 else kernels.read_companded
-    good = _run(kernel, place.count, BLOCK, section, scales.view(np.uint16), target, bits)
+    good = _run(kernel, layout.count, BLOCK, section, scales.view(np.uint16), target, bits)
     return sent if all(good) else None
 
 

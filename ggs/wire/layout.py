@@ -86,7 +86,7 @@ def _index_bits(numel: int, count: int) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=1024)
-def layout(numel: int, count: int, values: str) -> Layout:
+def layout_of(numel: int, count: int, values: str) -> Layout:
     """The one layout of a message with `count` of `numel` elements in the format `values`."""
     form = check_format(values)
     if not 0 <= count <= numel <= MAX_NUMEL:

@@ -46,40 +46,40 @@ def begin(buffer: Tensor, header: bytes) -> None:
     buffer[:CHECKSUM_AT] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
 
 
-def write_indices(buffer: Tensor, place: Layout, indices: Tensor) -> None:
+def write_indices(buffer: Tensor, layout: Layout, indices: Tensor) -> None:
     """Codes ascending int64 `indices` (k,) into the low and high sections of `buffer`."""
-    if not place.high_bits:
+    if not layout.high_bits:
         return
-    low, positions = place.low_bits, indices
+    low, positions = layout.low_bits, indices
     if low:
         shifts = torch.arange(low, device=indices.device)
         packed = _pack_bits(((indices[:, None] >> shifts) & 1).view(-1))
-        buffer[place.lows : place.lows + packed.numel()] = packed
-        positions = (indices >> low) + torch.arange(place.count, device=indices.device)
-    flags = torch.zeros(place.high_bits, dtype=torch.uint8, device=indices.device)
+        buffer[layout.lows : layout.lows + packed.numel()] = packed
+        positions = (indices >> low) + torch.arange(layout.count, device=indices.device)
+    flags = torch.zeros(layout.high_bits, dtype=torch.uint8, device=indices.device)
     flags[positions] = 1
     packed = _pack_bits(flags)
-    buffer[place.highs : place.highs + packed.numel()] = packed
+    buffer[layout.highs : layout.highs + packed.numel()] = packed
 
 
-def read_indices(buffer: Tensor, place: Layout) -> Tensor | None:
+def read_indices(buffer: Tensor, layout: Layout) -> Tensor | None:
     """Ascending int64 indices (k,), or None where the sections are not what an encoder writes."""
-    if not place.high_bits:
-        return torch.arange(place.count, device=buffer.device)
-    low, highs = place.low_bits, buffer[place.highs : place.size]
-    positions = _unpack_bits(highs, place.high_bits).nonzero().view(-1)
-    if positions.numel() != place.count or not _padding_is_zero(highs, place.high_bits):
+    if not layout.high_bits:
+        return torch.arange(layout.count, device=buffer.device)
+    low, highs = layout.low_bits, buffer[layout.highs : layout.size]
+    positions = _unpack_bits(highs, layout.high_bits).nonzero().view(-1)
+    if positions.numel() != layout.count or not _padding_is_zero(highs, layout.high_bits):
         return None
     if not low:
         return positions
-    packed = buffer[place.lows : place.highs]
-    if not _padding_is_zero(packed, place.count * low):
+    packed = buffer[layout.lows : layout.highs]
+    if not _padding_is_zero(packed, layout.count * low):
         return None
-    bits = _unpack_bits(packed, place.count * low).view(-1, low).to(torch.int64)
+    bits = _unpack_bits(packed, layout.count * low).view(-1, low).to(torch.int64)
     lows = (bits << torch.arange(low, device=buffer.device)).sum(1)
-    highs = positions - torch.arange(place.count, device=buffer.device)
+    highs = positions - torch.arange(layout.count, device=buffer.device)
     indices = (highs << low) | lows
-    if int(indices[-1]) >= place.numel or not bool((indices[1:] > indices[:-1]).all()):
+    if int(indices[-1]) >= layout.numel or not bool((indices[1:] > indices[:-1]).all()):
         return None
     return indices
 
@@ -105,16 +105,16 @@ def _scales_to_float(scales: Tensor) -> Tensor:
     return scales.view(torch.bfloat16).to(torch.float32)
 
 
-def _write_companded(buffer: Tensor, place: Layout, values: Tensor) -> Tensor:
+def _write_companded(buffer: Tensor, layout: Layout, values: Tensor) -> Tensor:
     """`int8` and `int4`: a sign and a level between the block's least and largest magnitude."""
     blocks = _blocks(values)
     magnitude = blocks.abs()
     low_bits = magnitude.amin(1).view(torch.int32) >> 16
     high_bits = ((magnitude.amax(1).view(torch.int32) + 0xFFFF) >> 16).clamp_(max=0x7F7F)
     scales = torch.stack([low_bits, high_bits], 1).to(torch.int16).view(-1).view(torch.uint8)
-    buffer[place.scales : place.scales + scales.numel()] = scales
+    buffer[layout.scales : layout.scales + scales.numel()] = scales
     low, high = _scales_to_float(scales).view(-1, 2, 1).unbind(1)
-    top = 2 ** (place.format.bits - 1) - 1
+    top = 2 ** (layout.format.bits - 1) - 1
     span = high - low
     share = torch.where(span > 0, (magnitude - low) / span, 0.0).clamp_(0.0, 1.0)
     level = (share.sqrt() * float(top)).to(torch.int64).clamp_(max=top - 1)
@@ -122,39 +122,41 @@ def _write_companded(buffer: Tensor, place: Layout, values: Tensor) -> Tensor:
     level += (magnitude - below > above - magnitude).to(torch.int64)
     negative = blocks < 0
     sent = _levels(low, high, level, top)
-    sent = torch.where(negative, -sent, sent).view(-1)[: place.count]
-    codes = (level | (negative.to(torch.int64) * (top + 1))).to(torch.uint8).view(-1)[: place.count]
-    if place.format.bits == 4:
+    sent = torch.where(negative, -sent, sent).view(-1)[: layout.count]
+    codes = (
+        (level | (negative.to(torch.int64) * (top + 1))).to(torch.uint8).view(-1)[: layout.count]
+    )
+    if layout.format.bits == 4:
         pairs = torch.nn.functional.pad(codes, (0, codes.numel() % 2)).view(-1, 2)
         codes = pairs[:, 0] | (pairs[:, 1] << 4)
-    buffer[place.values : place.values + codes.numel()] = codes
+    buffer[layout.values : layout.values + codes.numel()] = codes
     return sent
 
 
-def _read_companded(buffer: Tensor, place: Layout) -> Tensor | None:
-    codes = buffer[place.values : place.scales]
-    used = -(-place.count * place.format.bits // 8)
-    if place.format.bits == 4:
+def _read_companded(buffer: Tensor, layout: Layout) -> Tensor | None:
+    codes = buffer[layout.values : layout.scales]
+    used = -(-layout.count * layout.format.bits // 8)
+    if layout.format.bits == 4:
         codes = torch.stack([codes & 15, codes >> 4], 1).view(-1)
-    if codes[place.count :].any() or buffer[place.values + used : place.scales].any():
+    if codes[layout.count :].any() or buffer[layout.values + used : layout.scales].any():
         return None
-    blocks = -(-place.count // BLOCK)
-    scales = buffer[place.scales : place.scales + 4 * blocks]
+    blocks = -(-layout.count // BLOCK)
+    scales = buffer[layout.scales : layout.scales + 4 * blocks]
     low, high = _scales_to_float(scales).view(-1, 2, 1).unbind(1)
     if not bool((low.isfinite() & high.isfinite() & (low <= high)).all()):
         return None
     if bool((scales[1::2] >> 7).any()):
         return None
-    top = 2 ** (place.format.bits - 1) - 1
-    codes = torch.nn.functional.pad(codes[: place.count], (0, -place.count % BLOCK))
+    top = 2 ** (layout.format.bits - 1) - 1
+    codes = torch.nn.functional.pad(codes[: layout.count], (0, -layout.count % BLOCK))
     codes = codes.view(-1, BLOCK).to(torch.int64)
     sent = _levels(low, high, codes & top, top)
-    return torch.where(codes > top, -sent, sent).view(-1)[: place.count]
+    return torch.where(codes > top, -sent, sent).view(-1)[: layout.count]
 
 
-def _write_sign(buffer: Tensor, place: Layout, values: Tensor) -> Tensor:
+def _write_sign(buffer: Tensor, layout: Layout, values: Tensor) -> Tensor:
     """`sign`: one bit a value and the block's mean magnitude."""
-    short = -place.count % BLOCK
+    short = -layout.count % BLOCK
     sums = torch.nn.functional.pad(values.abs().to(torch.float64), (0, short)).view(-1, BLOCK)
     # Halving fixes the order of the additions, which decides the last bit of the sum.
     while sums.shape[1] > 1:
@@ -164,64 +166,64 @@ def _write_sign(buffer: Tensor, place: Layout, values: Tensor) -> Tensor:
     sizes[-1] = BLOCK - short
     mean = (sums / sizes).to(torch.float32).clamp_(max=BF16_MAX).view(-1).to(torch.bfloat16)
     scales = mean.view(torch.uint8)
-    buffer[place.scales : place.scales + scales.numel()] = scales
+    buffer[layout.scales : layout.scales + scales.numel()] = scales
     negative = values < 0
     packed = _pack_bits(negative)
-    buffer[place.values : place.values + packed.numel()] = packed
-    magnitude = mean.to(torch.float32).repeat_interleave(BLOCK)[: place.count]
+    buffer[layout.values : layout.values + packed.numel()] = packed
+    magnitude = mean.to(torch.float32).repeat_interleave(BLOCK)[: layout.count]
     return torch.where(negative, -magnitude, magnitude)
 
 
-def _read_sign(buffer: Tensor, place: Layout) -> Tensor | None:
-    packed = buffer[place.values : place.scales]
-    blocks = -(-place.count // BLOCK)
-    scales = buffer[place.scales : place.scales + 2 * blocks]
+def _read_sign(buffer: Tensor, layout: Layout) -> Tensor | None:
+    packed = buffer[layout.values : layout.scales]
+    blocks = -(-layout.count // BLOCK)
+    scales = buffer[layout.scales : layout.scales + 2 * blocks]
     mean = _scales_to_float(scales)
     bad = not bool(mean.isfinite().all()) or bool((scales[1::2] >> 7).any())
-    if bad or not _padding_is_zero(packed, place.count):
+    if bad or not _padding_is_zero(packed, layout.count):
         return None
-    if buffer[place.scales + 2 * blocks : place.lows].any():
+    if buffer[layout.scales + 2 * blocks : layout.lows].any():
         return None
-    negative = _unpack_bits(packed, place.count).to(torch.bool)
-    magnitude = mean.repeat_interleave(BLOCK)[: place.count]
+    negative = _unpack_bits(packed, layout.count).to(torch.bool)
+    magnitude = mean.repeat_interleave(BLOCK)[: layout.count]
     return torch.where(negative, -magnitude, magnitude)
 
 
-def write_values(buffer: Tensor, place: Layout, values: Tensor) -> Tensor:
+def write_values(buffer: Tensor, layout: Layout, values: Tensor) -> Tensor:
     """Codes `values` (k,) into `buffer` and returns what the receiver will decode, (k,)."""
-    if not place.count:
-        return values.to(place.format.dtype)
-    if place.format.bits == 64:
+    if not layout.count:
+        return values.to(layout.format.dtype)
+    if layout.format.bits == 64:
         sent = values.to(torch.float64, copy=True)
         raw = sent
     else:
         sent = values.clamp(-FP32_MAX, FP32_MAX).to(torch.float32)
         raw = sent
-    if place.format.bits == 16:
+    if layout.format.bits == 16:
         raw = sent.clamp(-BF16_MAX, BF16_MAX).to(torch.bfloat16)
         sent = raw.to(torch.float32)
-    elif place.format.bits in (4, 8):
-        return _write_companded(buffer, place, sent)
-    elif place.format.bits == 1:
-        return _write_sign(buffer, place, sent)
+    elif layout.format.bits in (4, 8):
+        return _write_companded(buffer, layout, sent)
+    elif layout.format.bits == 1:
+        return _write_sign(buffer, layout, sent)
     data = raw.view(torch.uint8)
-    buffer[place.values : place.values + data.numel()] = data
+    buffer[layout.values : layout.values + data.numel()] = data
     return sent
 
 
-def read_values(buffer: Tensor, place: Layout) -> Tensor | None:
+def read_values(buffer: Tensor, layout: Layout) -> Tensor | None:
     """Values (k,), or None where the sections are not what an encoder writes."""
-    if not place.count:
-        return torch.empty(0, dtype=place.format.dtype, device=buffer.device)
-    if place.format.bits in (4, 8):
-        return _read_companded(buffer, place)
-    if place.format.bits == 1:
-        return _read_sign(buffer, place)
-    used = place.values + place.count * place.format.bits // 8
-    if buffer[used : place.scales].any():
+    if not layout.count:
+        return torch.empty(0, dtype=layout.format.dtype, device=buffer.device)
+    if layout.format.bits in (4, 8):
+        return _read_companded(buffer, layout)
+    if layout.format.bits == 1:
+        return _read_sign(buffer, layout)
+    used = layout.values + layout.count * layout.format.bits // 8
+    if buffer[used : layout.scales].any():
         return None
-    raw = torch.bfloat16 if place.format.bits == 16 else place.format.dtype
-    values = buffer[place.values : used].view(raw).to(place.format.dtype, copy=True)
+    raw = torch.bfloat16 if layout.format.bits == 16 else layout.format.dtype
+    values = buffer[layout.values : used].view(raw).to(layout.format.dtype, copy=True)
     return values if bool(values.isfinite().all()) else None
 
 

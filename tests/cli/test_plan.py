@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from ggs.cli import plan
 from ggs.cli.main import app
 from ggs.errors import ConfigurationError
-from ggs.exchange import auto
-from ggs.exchange.forecast import OVERHEADS, Network, Overhead
+from ggs.exchange import forecast
+from ggs.exchange.cost import OVERHEADS, Network, Overhead
 from ggs.train.dry_run import dry_run
 from tests.train.test_dry_run import config_for, run
 from tests.worker_pool import WorkerPool
@@ -169,7 +169,7 @@ def test_bytes_by_index_range_are_those_of_the_dry_run() -> None:
 def test_the_exchange_is_the_librarys_whatever_the_network(bandwidth: str) -> None:
     """It does not know how fast the network is; and it takes hierarchical only where it is asked for."""
     text = plan.plan("resnet50", 4, 8, bandwidth, "50us", 150, 0.001, "fp32")
-    chosen, _ = auto.choose(25_557_032, 25_557, 32, 8, "fp32", "cuda")
+    chosen, _ = forecast.choose(25_557_032, 25_557, 32, 8, "fp32", "cuda")
     rows = [line for line in text.splitlines() if line.startswith("ggs ")]
     assert [row.split()[5] for row in rows] == [chosen, "exchange=hierarchical,"]
     assert rows[1].endswith("exchange=hierarchical, allgather between the nodes")

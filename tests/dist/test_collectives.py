@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 import ggs
-from ggs.dist.collectives import Collectives
+from ggs.dist.process_group import ProcessGroupCollectives
 from ggs.exchange.base import Update
 from ggs.exchange.hierarchical import Hierarchical
 from tests.worker_pool import WorkerPool
@@ -35,7 +35,7 @@ def _kind(group: dist.ProcessGroup | None) -> tuple[str, timedelta]:
 
 
 def _kinds(rank: int, size: int, backend: str | None) -> tuple[object, object]:
-    collectives = Collectives(_parent(backend))
+    collectives = ProcessGroupCollectives(_parent(backend))
     first = rank // 2 * 2
     subgroup = collectives.subgroup(range(first, first + 2), counted=True)
     assert subgroup.all_gather(torch.tensor([rank])).view(-1).tolist() == [first, first + 1]
@@ -75,7 +75,7 @@ def test_another_optimizer_makes_no_more_groups(workers: WorkerPool) -> None:
 
 
 def _destroyed(rank: int, size: int) -> list[bool]:
-    collectives = Collectives(_parent())
+    collectives = ProcessGroupCollectives(_parent())
     subgroups = [collectives.subgroup(range(size), counted=False) for _ in range(2)]
     subgroups[1].all_gather(torch.zeros(1))  # nobody may leave while another still connects
     made = [subgroup.group for subgroup in subgroups]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ggs.dist import lockstep
 from ggs.dist.collectives import Collectives
+from ggs.dist.process_group import connect
 from ggs.errors import ConfigurationError
 from ggs.train.arguments import build
 from ggs.train.config import TrainConfig
@@ -61,13 +62,13 @@ def _collectives(collectives: Collectives) -> dict[str, Any]:
 
 
 def _in_process(rank: int, size: int) -> dict[str, Any]:
-    return _collectives(Collectives())
+    return _collectives(connect())
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_collectives_are_those_of_processes(workers: WorkerPool, size: int) -> None:
     expected = workers.run(size, _in_process)
-    found = lockstep.run(size, lambda worker: _collectives(Collectives(worker)))
+    found = lockstep.run(size, lambda worker: _collectives(connect(worker)))
     for theirs, ours in zip(expected, found, strict=True):
         for name, value in theirs.items():
             assert torch.equal(ours[name], value), name
@@ -75,7 +76,7 @@ def test_collectives_are_those_of_processes(workers: WorkerPool, size: int) -> N
 
 def test_what_a_worker_gets_is_its_own() -> None:
     def work(worker: lockstep.Worker) -> list[float]:
-        collectives = Collectives(worker)
+        collectives = connect(worker)
         values = torch.full((2,), float(worker.rank))
         gathered = collectives.all_gather(values)
         gathered += 100
@@ -99,7 +100,7 @@ def test_only_one_worker_runs_and_random_numbers_are_its_own() -> None:
             assert running == [worker.rank]
             running.remove(worker.rank)
             drawn.append(float(torch.rand(())))
-            Collectives(worker).all_gather(torch.zeros(1))
+            connect(worker).all_gather(torch.zeros(1))
         return drawn
 
     def alone(rank: int) -> list[float]:
@@ -117,7 +118,7 @@ def test_a_failure_ends_all_workers() -> None:
     reached = []
 
     def work(worker: lockstep.Worker) -> None:
-        collectives = Collectives(worker)
+        collectives = connect(worker)
         collectives.all_gather(torch.zeros(1))
         if worker.rank == 1:
             raise ConfigurationError("of rank 1")
@@ -132,7 +133,7 @@ def test_a_failure_ends_all_workers() -> None:
 def test_a_collective_that_not_all_call_is_told() -> None:
     def work(worker: lockstep.Worker) -> None:
         if worker.rank:
-            Collectives(worker).all_gather(torch.zeros(1))
+            connect(worker).all_gather(torch.zeros(1))
 
     with pytest.raises(RuntimeError, match="rank 1 waits for a collective that not all 3 workers"):
         lockstep.run(3, work)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from ggs.dist.collectives import Collectives
+from ggs.dist.process_group import connect
 from ggs.errors import DivergenceError
 from ggs.dist.replicas import check_replicas, tensor_hash
 from ggs.train import loop
@@ -21,7 +21,7 @@ def compare(rank: int, size: int, odd: tuple[int, ...], change: float) -> str:
     if rank in odd:
         named[1][1][2, 1] += change
     try:
-        check_replicas(named, Collectives(), 120)
+        check_replicas(named, connect(), 120)
     except DivergenceError as error:
         return str(error)
     return ""

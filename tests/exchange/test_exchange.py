@@ -17,7 +17,7 @@ from torch import nn
 import ggs
 from ggs.dist import lockstep
 from ggs.errors import ConfigurationError
-from ggs.exchange import allgather, auto, split
+from ggs.exchange import allgather, auto, forecast, split
 from ggs.exchange import create as exchange_module
 from tests.models import backward, build
 from tests.optim.test_ggs import non_batchnorm
@@ -46,11 +46,11 @@ def make(
     name, *rest = exchange.split()
     if rest:
         options["workers_per_node"] = int(rest[0])
-    auto.cheapest_flat = _original if rest[1:] != ["split"] else _always_split
+    forecast.cheapest_flat = _original if rest[1:] != ["split"] else _always_split
     return ggs.GGS(optimizer, model, exchange=name, **options)
 
 
-_original = auto.cheapest_flat
+_original = forecast.cheapest_flat
 
 
 def in_small_pieces(function: F) -> F:
@@ -62,13 +62,13 @@ def in_small_pieces(function: F) -> F:
         try:
             return function(*arguments)
         finally:
-            allgather.PIECE_BYTES, auto.cheapest_flat = kept, _original
+            allgather.PIECE_BYTES, forecast.cheapest_flat = kept, _original
 
     return cast(F, call)
 
 
 def _always_split(numel: int, count: int, size: int, values_format: str, *rest: Any) -> Any:
-    return "split", auto.split_cost(numel, count, size, values_format)
+    return "split", forecast.split_cost(numel, count, size, values_format)
 
 
 def adamw(model: nn.Module, exchange: str, **options: Any) -> ggs.GGS:
@@ -282,7 +282,7 @@ def test_ranges_of_other_numbers_of_workers_are_measured_anew() -> None:
 @pytest.mark.parametrize("count", [1, 25_557, 255_570, 25_557_032])
 def test_ranges_cover_everything_within_the_budget(size: int, count: int, values: str) -> None:
     numel = 25_557_032
-    found = split.ranges((0, numel), (count,), size, values, None)
+    found = split.ranges_of((0, numel), (count,), size, values, None)
     assert found.bounds[0] == 0
     assert found.bounds[-1] == numel
     assert sum(sum(parts) for parts in found.first) == count
@@ -294,7 +294,7 @@ def test_ranges_cover_everything_within_the_budget(size: int, count: int, values
         assert sum(sum(parts) for parts in found.second) == numel
     if count > size:  # else the messages are hardly more than their headers
         whole = split.message_size(numel, count, values)
-        assert split.bytes_sent(found, values) <= 3.2 * whole
+        assert forecast.split_bytes(found, values) <= 3.2 * whole
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ggs.exchange import auto, split
-from ggs.exchange.forecast import ASSUMED_CPU, ExchangeCost, Network, ring_bytes
+from ggs.exchange import forecast, split
+from ggs.exchange.cost import ASSUMED_CPU, ExchangeCost, Network, ring_bytes
 from ggs.wire import message_size
 
 SLOW = Network(1e8, 1e-4, 8e9)
@@ -11,23 +11,27 @@ SLOW = Network(1e8, 1e-4, 8e9)
 
 def test_costs_are_the_exchanges_own_bytes() -> None:
     numel, count = 25_557_032, 25_557
-    gather = auto.allgather_cost(numel, count, 16, "fp32")
+    gather = forecast.allgather_cost(numel, count, 16, "fp32")
     assert gather.bytes_sent == 15 * message_size(numel, count, "fp32")
-    ranges = split.ranges((0, numel), (count,), 16, "fp32", None)
-    assert auto.split_cost(numel, count, 16, "fp32").bytes_sent == split.bytes_sent(ranges, "fp32")
+    ranges = split.ranges_of((0, numel), (count,), 16, "fp32", None)
+    assert forecast.split_cost(numel, count, 16, "fp32").bytes_sent == forecast.split_bytes(
+        ranges, "fp32"
+    )
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 16, 128])
 def test_a_small_model_keeps_allgather(size: int) -> None:
     for network in (ASSUMED_CPU, SLOW):
-        assert auto.cheapest_flat(61_706, 62, size, "fp32", network, 1)[0] == "allgather"
+        assert forecast.cheapest_flat(61_706, 62, size, "fp32", network, 1)[0] == "allgather"
 
 
 def test_many_workers_split_a_large_model() -> None:
     numel, count = 61_100_840, 61_101
-    choices = [auto.cheapest_flat(numel, count, n, "fp32", ASSUMED_CPU, 1)[0] for n in (4, 16, 256)]
+    choices = [
+        forecast.cheapest_flat(numel, count, n, "fp32", ASSUMED_CPU, 1)[0] for n in (4, 16, 256)
+    ]
     assert choices == ["allgather", "split", "split"]
-    dense = auto.cheapest_flat(numel, numel, 4, "fp32", ASSUMED_CPU, 1)[1]
+    dense = forecast.cheapest_flat(numel, numel, 4, "fp32", ASSUMED_CPU, 1)[1]
     assert dense.bytes_sent == pytest.approx(ring_bytes(4 * numel, 4), rel=1e-3)
 
 
@@ -36,7 +40,7 @@ def test_many_workers_split_a_large_model() -> None:
 def test_auto_takes_only_what_keeps_the_algorithm(size: int, local: int, device: str) -> None:
     for numel in (61_706, 25_557_032, 61_100_840):
         for count in (numel // 1000, numel // 100, numel):
-            name, cost = auto.choose(numel, count, size, local, "fp32", device)
+            name, cost = forecast.choose(numel, count, size, local, "fp32", device)
             assert name in ("allgather", "split")
             assert cost.local_bytes == 0
 
@@ -44,9 +48,9 @@ def test_auto_takes_only_what_keeps_the_algorithm(size: int, local: int, device:
 def test_where_hierarchical_is_cheaper_there_is_a_hint() -> None:
     """Several GPUs a node, several nodes, and by the margin."""
     numel, count = 61_100_840, 611_008
-    text = auto.hint(numel, count, 8, 4, "fp32", "cuda")
-    name, tiers = auto.hierarchical_cost(numel, count, 2, 4, "fp32", "cuda")
-    _, flat = auto.choose(numel, count, 8, 4, "fp32", "cuda")
+    text = forecast.hint(numel, count, 8, 4, "fp32", "cuda")
+    name, tiers = forecast.hierarchical_cost(numel, count, 2, 4, "fp32", "cuda")
+    _, flat = forecast.choose(numel, count, 8, 4, "fp32", "cuda")
     assert name == "allgather"
     assert text is not None
     assert (
@@ -56,8 +60,10 @@ def test_where_hierarchical_is_cheaper_there_is_a_hint() -> None:
     assert "averages gradients inside a node before the optimizer" in text
     assert "\n" not in text
     silent = [(4, 4, "cuda"), (8, 1, "cuda"), (8, 3, "cuda"), (8, 4, "cpu")]
-    assert [auto.hint(numel, count, n, m, "fp32", device) for n, m, device in silent] == [None] * 4
-    assert auto.hint(61_706, 62, 4, 2, "fp32", "cuda") is None
+    assert [forecast.hint(numel, count, n, m, "fp32", device) for n, m, device in silent] == [
+        None
+    ] * 4
+    assert forecast.hint(61_706, 62, 4, 2, "fp32", "cuda") is None
 
 
 def test_shared_networks_count_pairwise_bytes_for_every_worker_of_a_node() -> None:

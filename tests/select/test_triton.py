@@ -59,12 +59,10 @@ def test_interpreted_kernels_equal_reference(
     selector = TritonSelector(numel)
     residual = torch.zeros(numel, dtype=dtype)
     found_by_kernels = 0
-    for step, update in enumerate(steps(numel, kind, dtype)):
+    for update in steps(numel, kind, dtype):
         expected = residual + update
-        accumulate = step != 2
-        start = residual if accumulate else expected.clone()
-        found = selector.select_(start, k, update if accumulate else None)
-        residual = start
+        residual = expected.clone()
+        found = selector.select_(residual, k)
         indices, values = select_reference(expected, k)
         if found is None:  # too many equals: the caller selects by the reference
             assert torch.equal(residual, expected)
@@ -82,10 +80,10 @@ def test_interpreted_kernels_equal_reference(
 def test_nothing_to_select(numel: int, k: int) -> None:
     from ggs.select.triton import TritonSelector
 
-    residual, update = torch.zeros(numel), torch.ones(numel)
-    indices, values = TritonSelector(len(residual)).select_(residual, k, update)
+    residual = torch.ones(numel)
+    indices, values = TritonSelector(len(residual)).select_(residual, k)
     assert len(indices) == len(values) == 0
-    assert torch.equal(residual, update)
+    assert torch.equal(residual, torch.ones(numel))
 
 
 @interpreted
@@ -119,7 +117,7 @@ def test_every_launch_is_on_the_residuals_device(monkeypatch: pytest.MonkeyPatch
     for name in ("_count", "_move"):
         monkeypatch.setattr(select_triton, name, Launched(getattr(select_triton, name)))
     residual = torch.randn(3000)
-    assert select_triton.TritonSelector(3000).select_(residual, 30, torch.ones(3000)) is not None
+    assert select_triton.TritonSelector(3000).select_(residual, 30) is not None
     assert len(launches) == 2
 
 
@@ -129,8 +127,9 @@ def test_a_gpu_that_is_not_the_current_one_selects_too() -> None:
     selector, residual = Selector(100_000), torch.zeros(100_000, device="cuda:1")
     torch.cuda.set_device(0)
     for update in steps(100_000, "normal", torch.float32):
-        expected = residual.cpu() + update
-        found = selector.accumulate_and_select_(residual, update.to("cuda:1"), 100)
+        residual += update.to("cuda:1")
+        expected = residual.cpu()
+        found = selector.select_(residual, 100)
         indices, values = select_reference(expected, 100)
         assert torch.equal(found[0].cpu(), indices)
         assert torch.equal(found[1].cpu(), values)
@@ -145,8 +144,9 @@ def test_selector_on_a_gpu_equals_reference_and_itself() -> None:
     for _ in range(2):
         selector, residual = Selector(numel), torch.zeros(numel, device="cuda")
         for update in steps(numel, "normal", torch.float32):
-            expected = residual + update.cuda()
-            found = selector.accumulate_and_select_(residual, update.cuda(), k)
+            residual += update.cuda()
+            expected = residual.clone()
+            found = selector.select_(residual, k)
             indices, values = select_reference(expected, k)
             assert torch.equal(found[0], indices)
             assert torch.equal(found[1], values)
@@ -171,13 +171,14 @@ def test_kernels_compile_for_a_gpu(dtype: torch.dtype) -> None:
     number, integer = ("fp64", "i64") if double else ("fp32", "i32")
     constants = {"INTEGER": tl.int64 if double else tl.int32, "MASK": 2**31 - 1, "SIZE": 2048}
     pointers = {
-        select_triton._count: {"residual": number, "update": number, "counts": "i32"},
-        select_triton._move: {"residual": number, "ends": "i64", "found": "i64", "taken": number},
-    }
+        select_triton._count: {"residual": number, "counts": "i32"},
+        select_triton._move: {
+            "residual": number, "ends": "i64", "candidates": "i64", "taken": number,
+        },
+    }  # fmt: skip
     for kernel, types in pointers.items():
-        known = dict(constants, ACCUMULATE=True) if "update" in types else constants
         signature = {name: f"*{kind}" for name, kind in types.items()}
         signature |= {"numel": "i64", "threshold": integer}
-        signature |= dict.fromkeys(known, "constexpr")
-        source = ASTSource(kernel, signature=signature, constexprs=known)
+        signature |= dict.fromkeys(constants, "constexpr")
+        source = ASTSource(kernel, signature=signature, constexprs=constants)
         assert triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["cubin"]

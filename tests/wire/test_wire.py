@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ggs import wire
 from ggs.errors import ConfigurationError, WireError
 from ggs.wire import cpu_codec, torch_codec
-from ggs.wire.layout import CHECKSUM_AT, FORMATS, HEADER_BYTES, layout
+from ggs.wire.layout import CHECKSUM_AT, FORMATS, HEADER_BYTES, layout_of
 from tests.fuzz import EDITS, Edits, bounded, cases, damaged
 
 FORMAT = st.sampled_from(wire.VALUES_FORMATS)
@@ -188,8 +188,8 @@ def test_index_bits_are_near_the_entropy(numel: int) -> None:
     for exponent in range(100, 501):
         density = 10 ** (-exponent / 100)
         k = round(numel * density)
-        place = layout(numel, k, "fp32")
-        excess = 8 * (place.size - place.lows) / entropy(numel, k) - 1
+        layout = layout_of(numel, k, "fp32")
+        excess = 8 * (layout.size - layout.lows) / entropy(numel, k) - 1
         # The three paddings of a message to whole words, at most 20 bytes, are not the code's.
         allowed = (0.05 if density <= 1e-3 else 0.12) + 160 / entropy(numel, k)
         assert excess <= allowed, (density, excess)
@@ -338,7 +338,7 @@ def test_a_message_bit_by_bit() -> None:
     values, scales, lows, highs = message[HEADER_BYTES:].view(-1, 4)[:4].tolist()
     assert values == [0xF0, 0, 0, 0]  # level 0, then level 7 and negative
     assert scales == [0x80, 0x3F, 0x40, 0x40]  # bfloat16 1.0 and 3.0
-    assert layout(16, 2, "int4").low_bits == 2
+    assert layout_of(16, 2, "int4").low_bits == 2
     assert lows == [0b0101, 0, 0, 0]  # 1 is 4 * 0 + 1, 13 is 4 * 3 + 1
     assert highs == [0b10001, 0, 0, 0]  # bits 0 + 0 and 3 + 1
     weights = [((i + 1) * 0x9E3779B97F4A7C15) % 2**64 for i in range(message.numel() // 4)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from ggs._version import __version__
-from ggs.dist.collectives import Collectives, ProcessGroup
+from ggs.dist.process_group import Group, connect
 from ggs.errors import CheckpointError, ConfigurationError
 from ggs.train.checkpoint import files, find, tree
 from ggs.train.checkpoint.agreement import first_text, gather_texts
@@ -71,7 +71,7 @@ class Checkpointer:
         self,
         directory: Path,
         trainer: "Trainer",
-        group: ProcessGroup | None,
+        group: Group | None,
         resumed: Loaded | None = None,
     ) -> None:
         self._directory, self._trainer = directory, trainer
@@ -80,7 +80,7 @@ class Checkpointer:
         self._require_shared(token)
         self._writer = Writer(
             directory,
-            Collectives(group),
+            connect(group),
             self._config.keep_checkpoints,
             self._config.checkpoint_timeout,
             token,
