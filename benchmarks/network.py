@@ -108,8 +108,10 @@ def run_workers(network: str, model: str, methods: list[str], results: Path) -> 
 # ---- a worker --------------------------------------------------------------------------------------
 
 
-def trainer(method: str, name: str) -> Callable[[int], None]:
-    """A function that does step 0, 1, ... of a method."""
+def trainer(
+    method: str, name: str, device: str = "cpu", batch: int = BATCH, side: int | None = None
+) -> Callable[[int], None]:
+    """A function that does step 0, 1, ... of a method, on images of ``side`` pixels a side."""
     import torch
     import torchvision
     from torch import nn
@@ -118,7 +120,7 @@ def trainer(method: str, name: str) -> Callable[[int], None]:
     import ggs
 
     torch.manual_seed(0)
-    model: nn.Module = torchvision.models.get_model(name, num_classes=1000)
+    model: nn.Module = torchvision.models.get_model(name, num_classes=1000).to(device)
     optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), fused=True)
     network = model
     if method == "ggs":
@@ -140,12 +142,12 @@ def trainer(method: str, name: str) -> Callable[[int], None]:
             rank = int(method.split()[1])
             state = powerSGD_hook.PowerSGDState(None, rank, start_powerSGD_iter=2)
             network.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    side = IMAGE_SIDE[name]
-    own = torch.Generator().manual_seed(1 + torch.distributed.get_rank())
+    side = side or IMAGE_SIDE[name]
+    own = torch.Generator(device).manual_seed(1 + torch.distributed.get_rank())
 
     def step(number: int) -> None:
-        images = torch.randn(BATCH, 3, side, side, generator=own)
-        classes = torch.randint(0, 1000, (BATCH,), generator=own)
+        images = torch.randn(batch, 3, side, side, generator=own, device=device)
+        classes = torch.randint(0, 1000, (batch,), generator=own, device=device)
         optimizer.zero_grad()
         nn.functional.cross_entropy(network(images), classes).backward()
         optimizer.step()

@@ -1,12 +1,14 @@
 """Bytes that a worker sends and receives in a step, against the number of workers.
 
-    python benchmarks/scaling.py [--real 2 3 4 8 16] [--counted 2 ... 1024] [--values fp32]
+    python benchmarks/scaling.py [--full] [--real 2 4] [--counted 2 4 8 16 64 256] [--values fp32]
 
 Real processes exchange a small vector over gloo and must agree, bit for bit; for large numbers of
 workers the same code runs on a vector of the size of ResNet-50 with a network that only counts: what one
 worker sends is exact, and what it receives is made up of valid messages. `kb` is the number of bytes of a
-worker's whole selection as one message, k·b bits of the text. The last line is JSON: `split_max_over_kb`
-is the largest of split's bytes sent over `kb`, over all numbers of workers in the table.
+worker's whole selection as one message, k·b bits of the text. Last comes what waiting for the slowest of 64
+and 256 workers costs, by a model (`stragglers.py`). It takes a minute; `--full` takes several, for up to 16
+real and 1024 counted workers. The last line is JSON: `split_max_over_kb` is the largest of split's bytes sent
+over `kb`, over all numbers of workers in the table, and `stragglers` are the model's rows.
 """
 
 import argparse
@@ -15,8 +17,10 @@ import multiprocessing
 import os
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
+import stragglers
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -29,6 +33,11 @@ from ggs.exchange.split import Ranges, Split, second_size
 from ggs.wire import encode, message_size
 
 REAL_NUMEL, COUNTED_NUMEL, DENSITY, STEPS = 1_000_000, 25_557_032, 0.001, 3
+EXCHANGES = ("allgather", "split")
+REAL, COUNTED = [2, 4], [2, 4, 8, 16, 64, 256]
+FULL_REAL = [2, 3, 4, 8, 16]
+FULL_COUNTED = [2, 3, 4, 5, 6, 7, 8, 12, 16, 32, 64, 100, 128, 256, 512, 1000, 1024]
+STRAGGLING = [64, 256]
 
 
 @dataclass(frozen=True)
@@ -108,30 +117,38 @@ def step(exchange: Exchange, number: int, count: int) -> tuple[int, int, Tensor]
     return collectives.bytes_sent - before[0], collectives.bytes_received - before[1], weights
 
 
-def work(rank: int, size: int, folder: str, name: str, values: str) -> tuple[int, int, int]:
-    """One real worker: its bytes in the last step, and the sum of the bits of what arrived."""
+def work(rank: int, size: int, folder: str, values: str) -> list[tuple[int, int, int]]:
+    """One real worker: per exchange its bytes in the last step, and the sum of the bits of what arrived."""
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     store = dist.FileStore(os.path.join(folder, "store"), size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     count = round(REAL_NUMEL * DENSITY)
-    exchange = create(name, connect(), task(REAL_NUMEL, values, rank))  # type: ignore[arg-type]
-    for number in range(1, 1 + STEPS):  # the last, step 3, moves no ranges
-        sent, received, weights = step(exchange, number, count)
+    traffic = []
+    for name in EXCHANGES:
+        exchange = create(name, connect(), task(REAL_NUMEL, values, rank))  # type: ignore[arg-type]
+        for number in range(1, 1 + STEPS):  # the last, step 3, moves no ranges
+            sent, received, weights = step(exchange, number, count)
+        traffic.append((sent, received, int(weights.view(torch.int32).long().sum())))
     dist.destroy_process_group()
-    return sent, received, int(weights.view(torch.int32).long().sum())
+    return traffic
 
 
-def real(name: str, size: int, values: str) -> Row:
-    """Run ``size`` processes."""
-    context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as folder, context.Pool(size) as pool:
-        calls = [(rank, size, folder, name, values) for rank in range(size)]
-        found = pool.starmap(work, calls, chunksize=1)
-    assert len({bits for _, _, bits in found}) == 1, "the replicas differ"
-    sent, received, _ = max(found)
+def real(size: int, values: str) -> list[Row]:
+    """Run both exchanges in ``size`` processes."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(size, multiprocessing.get_context("spawn")) as pool,
+    ):
+        calls = [pool.submit(work, rank, size, folder, values) for rank in range(size)]
+        workers = [call.result() for call in calls]
     whole = message_size(REAL_NUMEL, round(REAL_NUMEL * DENSITY), values)
-    return Row("gloo", name, size, sent, received, sent / whole)
+    rows = []
+    for name, traffic in zip(EXCHANGES, zip(*workers, strict=True), strict=True):
+        assert len({bits for _, _, bits in traffic}) == 1, "the replicas differ"
+        sent, received, _ = max(traffic)
+        rows.append(Row("gloo", name, size, sent, received, sent / whole))
+    return rows
 
 
 def counted(name: str, size: int, values: str, shared: ExchangeTask) -> Row:
@@ -151,31 +168,32 @@ def counted(name: str, size: int, values: str, shared: ExchangeTask) -> Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--real", type=int, nargs="*", default=[2, 3, 4, 8, 16])
-    parser.add_argument(
-        "--counted", type=int, nargs="*",
-        default=[2, 3, 4, 5, 6, 7, 8, 12, 16, 32, 64, 100, 128, 256, 512, 1000, 1024],
-    )  # fmt: skip
+    parser.add_argument("--full", action="store_true", help="the full table: takes minutes")
+    parser.add_argument("--real", type=int, nargs="*", help="numbers of real workers")
+    parser.add_argument("--counted", type=int, nargs="*", help="numbers of counted workers")
     parser.add_argument("--values", default="fp32")
     options = parser.parse_args()
+    default_real, default_counted = (FULL_REAL, FULL_COUNTED) if options.full else (REAL, COUNTED)
+    real_sizes = default_real if options.real is None else options.real
+    counted_sizes = default_counted if options.counted is None else options.counted
     print(
         f"{'network':9}{'exchange':11}{'workers':>8}{'bytes sent':>13}{'received':>13}{'sent / kb':>11}"
     )
     rows = []
-    for name in ("allgather", "split"):
-        for size in options.real:
-            rows.append(real(name, size, options.values))
-            show(rows[-1])
-    shared = task(COUNTED_NUMEL, options.values, 0) if options.counted else None
-    for name in ("allgather", "split"):
-        for size in options.counted:
+    for size in real_sizes:
+        rows += real(size, options.values)
+        show(rows[-2])
+        show(rows[-1])
+    shared = task(COUNTED_NUMEL, options.values, 0) if counted_sizes else None
+    for name in EXCHANGES:
+        for size in counted_sizes:
             assert shared is not None
             rows.append(counted(name, size, options.values, shared))
             show(rows[-1])
     largest = max((row.over_kb for row in rows if row.exchange == "split"), default=0.0)
     print(json.dumps({
         "numel": COUNTED_NUMEL, "density": DENSITY, "values": options.values,
-        "split_max_over_kb": round(largest, 3),
+        "split_max_over_kb": round(largest, 3), "stragglers": stragglers.table(STRAGGLING),
     }))  # fmt: skip
 
 

@@ -6,7 +6,8 @@ Every method sees the same sequence of updates, which changes from step to step:
 scale, heavy tails, a slow drift of the scale and a part that persists. All methods take turns within
 each round, so that a neighbour's load hits all of them alike; a row is the median over the rounds,
 as is the ratio. The last line is JSON: `select_ratio` (select, clear), `with_encode_ratio` (select, clear,
-encode as fp32), `exact` (1 if every selection equalled `torch.topk`'s).
+encode as fp32), each with its quartiles, `exact` (1 if every selection equalled `torch.topk`'s), `too_busy`
+(why the ratios say little, or null).
 """
 
 import argparse
@@ -15,8 +16,10 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from ratios import Neighbours, quartiles, ratio_row, too_busy
 from torch import Tensor
 
 from ggs import wire
@@ -135,6 +138,17 @@ def measure(
     return times, exact
 
 
+def result(times: dict[str, list[float]], exact: bool, others: float | None) -> dict[str, Any]:
+    """The figures by name; ``others`` is the share of the processors that other processes took."""
+    unit = times["add_"]
+    return {
+        **ratio_row(times["select + clear"], unit, "select_"),
+        **ratio_row(times["select + clear + encode"], unit, "with_encode_"),
+        "exact": int(exact),
+        "too_busy": too_busy(unit, others),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--numel", type=int, default=61_000_000)
@@ -142,30 +156,21 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
+    neighbours = Neighbours()
     times, exact = measure(options.numel, options.density, options.device, options.rounds)
-    unit = times["add_"]
+    figures = result(times, exact, neighbours.share())
     print(
         f"n = {options.numel:,}, density {options.density}, {options.device}, "
         f"{torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}"
     )
-    ratios = {}
-    print(f"{'':40}{'ms':>9}{'x add_':>9}{'least':>9}{'most':>9}")
+    print(f"{'':40}{'ms':>9}{'x add_':>9}{'quartiles':>18}")
     for name, seconds in times.items():
-        shares = sorted(a / b for a, b in zip(seconds, unit, strict=True))
-        ratios[name] = statistics.median(shares)
-        print(
-            f"{name:40}{statistics.median(seconds) * 1e3:9.2f}{ratios[name]:9.2f}"
-            f"{shares[0]:9.2f}{shares[-1]:9.2f}"
-        )
-    result = {
-        "numel": options.numel,
-        "density": options.density,
-        "device": options.device,
-        "select_ratio": round(ratios["select + clear"], 3),
-        "with_encode_ratio": round(ratios["select + clear + encode"], 3),
-        "exact": int(exact),
-    }
-    print(json.dumps(result))
+        low, middle, high = quartiles([a / b for a, b in zip(seconds, times["add_"], strict=True)])
+        print(f"{name:40}{statistics.median(seconds) * 1e3:9.2f}{middle:9.2f}{low:9.2f}{high:9.2f}")
+    if figures["too_busy"]:
+        print(f"too busy to tell: {figures['too_busy']}")
+    shape = {"numel": options.numel, "density": options.density, "device": options.device}
+    print(json.dumps({**shape, **figures}))
 
 
 if __name__ == "__main__":

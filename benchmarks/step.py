@@ -5,8 +5,9 @@
 Both step on parameters of the same shapes with the same gradients, which change from step to step, in
 one process: the inner optimizer is `torch.optim.Adam(fused=True)`, selection, coding and adding to the
 weights are GGS's share. They take turns, so that a neighbour's load hits both alike. The last line is
-JSON: `step_ratio` (median over the rounds), `extra_memory_ratio` (what GGS keeps and needs at its peak
-beside the parameters, gradients and Adam's state, as a multiple of the parameters' size), `ns_per_element`.
+JSON: `step_ratio` (median over the rounds, its quartiles beside it), `too_busy` (why that says little, or
+null), `extra_memory_ratio` (what GGS keeps and needs at its peak beside the parameters, gradients and Adam's
+state, as a multiple of the parameters' size), `ns_per_element`.
 `--profile` prints where the time of the GGS steps goes.
 """
 
@@ -17,10 +18,13 @@ import json
 import pstats
 import statistics
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torchvision
+from ratios import Neighbours, ratio_row, too_busy
 from torch import Tensor, nn
 
 import ggs
@@ -94,22 +98,45 @@ class Memory:
         return int(peak.split()[1]) * 1024 - self._start
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="alexnet")
-    parser.add_argument("--density", type=float, default=0.001)
-    parser.add_argument("--values", default="fp32")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--profile", action="store_true")
-    options = parser.parse_args()
-    device = options.device
+@dataclass(frozen=True)
+class Measured:
+    """What one model's steps take."""
+
+    tensors: int
+    numel: int
+    extra_memory: float
+    """Beside parameters, gradients and Adam's state, as a multiple of the parameters' size."""
+    times: dict[str, list[float]]
+    """Seconds of "plain" and "ggs" in each round."""
+    too_busy: str | None
+    """Why the ratio says little, where it does."""
+
+    def result(self) -> dict[str, Any]:
+        """The figures by name."""
+        return {
+            "tensors": self.tensors,
+            "numel": self.numel,
+            **ratio_row(self.times["ggs"], self.times["plain"], "step_"),
+            "extra_memory_ratio": round(self.extra_memory, 3),
+            "ns_per_element": round(statistics.median(self.times["ggs"]) / self.numel * 1e9, 4),
+            "too_busy": self.too_busy,
+        }
+
+
+def measure(
+    name: str,
+    device: str,
+    rounds: int,
+    density: float = 0.001,
+    values: str = "fp32",
+    profile: cProfile.Profile | None = None,
+) -> Measured:
+    """Steps of Adam and of GGS around Adam in turns, after those in which the residual settles."""
     noise = torch.randn(1 << 22, device=device, generator=torch.Generator(device).manual_seed(0))
     noise *= noise.abs().sqrt() * 1e-3
-
-    _, plain_parameters = prepared(options.model, device)
+    _, plain_parameters = prepared(name, device)
     plain = torch.optim.Adam(plain_parameters, fused=True)
-    model, parameters = prepared(options.model, device)
+    model, parameters = prepared(name, device)
     inner = torch.optim.Adam(parameters, fused=True)
     numel = sum(p.numel() for p in parameters)
     warm_up(noise, device)
@@ -117,45 +144,29 @@ def main() -> None:
         fill(parameters, noise, step)
         inner.step()  # so that Adam's own state is not taken for GGS's
     memory = Memory(device)
-    optimizer = ggs.GGS(inner, model, density=options.density, values=options.values,
+    optimizer = ggs.GGS(inner, model, density=density, values=values,
                         batchnorm="dense")  # fmt: skip
     memory.settle()
     for step in range(SETTLE):
         fill(parameters, noise, step)
         optimizer.step()
     extra = memory.peak() / (4 * numel)
-    profile = cProfile.Profile()
     times: dict[str, list[float]] = {"plain": [], "ggs": []}
-    for step in range(SETTLE, SETTLE + options.rounds + 2):
-        for name, method, own in (
-            ("plain", plain, plain_parameters),
-            ("ggs", optimizer, parameters),
-        ):
-            fill(own, noise, step)
-            if options.profile and name == "ggs" and step >= SETTLE + 2:
-                profile.enable()
+    turns = (("plain", plain, plain_parameters), ("ggs", optimizer, parameters))
+    neighbours = Neighbours()
+    for step in range(SETTLE, SETTLE + rounds + 2):
+        for turn, method, stepped in turns:
+            fill(stepped, noise, step)
+            profiled = profile if turn == "ggs" and step >= SETTLE + 2 else None
+            if profiled:
+                profiled.enable()
             seconds = timed(method, device)
-            profile.disable()
+            if profiled:
+                profiled.disable()
             if step >= SETTLE + 2:
-                times[name].append(seconds)
-    ratios = [a / b for a, b in zip(times["ggs"], times["plain"], strict=True)]
-    print(f"{options.model}: {len(parameters)} tensors, {numel:,} parameters, "
-          f"density {options.density}, {device}, {torch.get_num_threads()} threads")  # fmt: skip
-    for name, seconds in times.items():
-        middle = statistics.median(seconds)
-        print(f"  {name:6} {middle * 1e3:8.2f} ms  {middle / numel * 1e9:6.3f} ns per element")
-    print(f"  extra memory {extra:.3f} x parameters")
-    if options.profile:
-        pstats.Stats(profile).sort_stats("tottime").print_stats(25)
-    result = {
-        "model": options.model,
-        "tensors": len(parameters),
-        "numel": numel,
-        "step_ratio": round(statistics.median(ratios), 3),
-        "extra_memory_ratio": round(extra, 3),
-        "ns_per_element": round(statistics.median(times["ggs"]) / numel * 1e9, 4),
-    }
-    print(json.dumps(result))
+                times[turn].append(seconds)
+    busy = too_busy(times["plain"], neighbours.share())
+    return Measured(len(parameters), numel, extra, times, busy)
 
 
 def warm_up(noise: Tensor, device: str) -> None:
@@ -167,6 +178,33 @@ def warm_up(noise: Tensor, device: str) -> None:
             parameter.grad = torch.zeros_like(parameter)
         fill(list(small.parameters()), noise, step)
         optimizer.step()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="alexnet")
+    parser.add_argument("--density", type=float, default=0.001)
+    parser.add_argument("--values", default="fp32")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--profile", action="store_true")
+    options = parser.parse_args()
+    profile = cProfile.Profile() if options.profile else None
+    measured = measure(options.model, options.device, options.rounds, options.density,
+                       options.values, profile)  # fmt: skip
+    print(f"{options.model}: {measured.tensors} tensors, {measured.numel:,} parameters, "
+          f"density {options.density}, {options.device}, {torch.get_num_threads()} threads")  # fmt: skip
+    for name, seconds in measured.times.items():
+        middle = statistics.median(seconds)
+        print(
+            f"  {name:6} {middle * 1e3:8.2f} ms  {middle / measured.numel * 1e9:6.3f} ns per element"
+        )
+    print(f"  extra memory {measured.extra_memory:.3f} x parameters")
+    if measured.too_busy:
+        print(f"  too busy to tell: {measured.too_busy}")
+    if profile:
+        pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+    print(json.dumps({"model": options.model, **measured.result()}))
 
 
 if __name__ == "__main__":
