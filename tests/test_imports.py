@@ -14,7 +14,6 @@ import ggs
 ORDER = [
     "_version",
     "errors",
-    "extras",
     "checks",
     "extras",
     "text",

@@ -127,7 +127,7 @@ def before(owner, name, act):
     setattr(owner, name, acting)
 
 if place == "end":
-    before(dist, "destroy_process_group", lambda *_: strike(signal.SIGSTOP) if rank == 1 else None)
+    before(worker.process_group, "leave", lambda *_: strike(signal.SIGSTOP) if rank == 1 else None)
 if place == "exchange":
     before(Collectives, "count", lambda *_: strike() if state["step"] >= 6 and rank == 1 else None)
 if place == "file":  # half of it is there
