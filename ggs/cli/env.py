@@ -16,9 +16,11 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
+import psutil
+
 from ggs._version import __version__
 from ggs.cli.gpus import GPUs, Problem, gpu_problems, look_for_gpus
-from ggs.cli.variables import is_harmless, shown_variables, told
+from ggs.cli.variables import is_harmless, public_value, shown_variables
 from ggs.errors import GGSError
 from ggs.launch import pai_names
 from ggs.launch.environment import PAIEnvironment
@@ -95,7 +97,6 @@ def _system() -> str:
 
 def _machine(here: Path | None) -> dict[str, str]:
     model = re.search(r"^model name\s*: (.*)$", _read("/proc/cpuinfo"), re.MULTILINE)
-    memory = re.search(r"^MemTotal:\s*(\d+) kB$", _read("/proc/meminfo"), re.MULTILINE)
     limit = _read("/sys/fs/cgroup/memory.max") or _read(
         "/sys/fs/cgroup/memory/memory.limit_in_bytes"
     )
@@ -106,7 +107,7 @@ def _machine(here: Path | None) -> dict[str, str]:
         cores += f", limited to {int(quota[0]) / int(quota[1]):g}"
     return {
         "CPU": f"{model[1] if model else platform.machine()}, {cores}",
-        "memory": f"{_gib(int(memory[1]) * 1024) if memory else 'unknown'}"
+        "memory": _gib(psutil.virtual_memory().total)
         + (f", limited to {_gib(int(limit))}" if bounded else ""),
         "/dev/shm": _shm_text(),
         "disk here": _disk_text(here),
@@ -160,17 +161,17 @@ def _shared_memory() -> list[Problem]:
 
 
 def _network() -> dict[str, str]:
-    addresses: dict[str, list[str]] = {name: [] for name in sorted(interface_names())}
+    stats = psutil.net_if_stats()
+    addresses: dict[str, list[str]] = {name: [] for name in sorted(stats)}
     for address, name in interface_addresses().items():
-        if ":" not in address:
-            addresses.setdefault(name, []).append(address)
-    found = {"host": f"{socket.gethostname()} is {_resolved(socket.gethostname())}"}
-    for name, own in addresses.items():
-        state = _read(f"/sys/class/net/{name}/operstate") or "unknown"
-        speed = _read(f"/sys/class/net/{name}/speed")
-        rate = f", {int(speed):,} Mbit/s" if speed.isdecimal() else ""
-        found[name] = f"{', '.join(own) or 'no IPv4 address'}, {state}{rate}"
-    return found
+        if ":" not in address and name in addresses:
+            addresses[name].append(address)
+    lines = {"host": f"{socket.gethostname()} is {_resolved(socket.gethostname())}"}
+    for name, owned in addresses.items():
+        state = "up" if stats[name].isup else "down"
+        rate = f", {stats[name].speed:,} Mbit/s" if stats[name].speed else ""
+        lines[name] = f"{', '.join(owned) or 'no IPv4 address'}, {state}{rate}"
+    return lines
 
 
 def _resolved(host: str) -> str:
@@ -192,7 +193,7 @@ def _interfaces(variables: Mapping[str, str]) -> list[Problem]:
             if not fits or (exact and name.removeprefix("=") not in known):
                 problems.append(
                     Problem(
-                        f"{variable}={told(variable, variables[variable])} names no interface "
+                        f"{variable}={public_value(variable, variables[variable])} names no interface "
                         f"of this machine ({', '.join(sorted(known))})",
                         "unset it: ggs finds the interface that has the task's address",
                     )
@@ -216,7 +217,7 @@ def _openpai(variables: Mapping[str, str], gpus: GPUs, problems: list[Problem]) 
 def _without_values(error: str, variables: Mapping[str, str]) -> str:
     """An error about variables, or only their names where it shows (NAME=value) what must not be."""
     odd = [
-        f"{name}: {told(name, text)}"
+        f"{name}: {public_value(name, text)}"
         for name, text in variables.items()
         if not is_harmless(name, text) and re.search(rf"\b{re.escape(name)}=", error)
     ]
@@ -246,7 +247,7 @@ def _task(environment: PAIEnvironment, gpus: GPUs, problems: list[Problem]) -> d
         )
     ports = environment.rendezvous_ports(environment.roles[0], 0)
     return {
-        "job": told(pai_names.JOB_NAME, environment.job) or "unnamed",
+        "job": public_value(pai_names.JOB_NAME, environment.job) or "unnamed",
         "task": f"{role.name}-{index}, attempt {environment.attempt}",
         "roles": ", ".join(f"{r.name} x {r.tasks}" for r in environment.roles),
         "address": own,
@@ -297,7 +298,7 @@ def _try_gloo() -> None:
     variable = "GLOO_SOCKET_IFNAME"
     name = os.environ.get(variable, "")
     if not is_harmless(variable, name):  # gloo's error would show it
-        raise RuntimeError(f"{variable}: {told(variable, name)}")
+        raise RuntimeError(f"{variable}: {public_value(variable, name)}")
     try_gloo()
 
 

@@ -1,7 +1,7 @@
 """Which environment variables a text for the public may show.
 
     shown_variables(os.environ)                        # those that matter to a training
-    told("HTTP_PROXY", "http://ada:secret@proxy:1/")   # http://proxy:1, credentials not shown
+    public_value("HTTP_PROXY", "http://ada:secret@proxy:1/")   # http://proxy:1, credentials not shown
 
 No rule can tell a secret by its looks or its name. So a value is shown only where the name is known to be
 harmless *and* the value has the form that this name's values have; of anything else, only its length.
@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 
 from ggs.launch import pai_names
+from ggs.text import shorten
 
 LONGEST = 200
 """Characters of a variable's value that are shown."""
@@ -24,7 +25,7 @@ _URL_NAMES = re.compile(r"(?i:(HTTPS?|ALL)_PROXY)|PAI_DEFAULT_FS_URI|TORCH_INDEX
 # With a second @, or one behind a slash, it is uncertain where the host begins: no match.
 _URL = re.compile(
     r"(?P<scheme>https?|socks[45][ah]?|hdfs|tcp)://(?P<user>[^@/?#\\\s]*@)?"
-    r"(?P<place>([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?)(?P<rest>([/?#][^@]*)?)"
+    r"(?P<server>([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?)(?P<rest>([/?#][^@]*)?)"
 )
 
 # Forms of values. None has an @ and, but for the first character of an interface, a =. Each reads a text
@@ -120,9 +121,9 @@ _FORMS = tuple((re.compile(names, re.ASCII), re.compile(form, re.ASCII)) for for
 
 
 def shown_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that matter to a training, sorted by name, each as :func:`told`."""
+    """The variables that matter to a training, sorted by name, each as :func:`public_value`."""
     return {
-        name: told(name, text)
+        name: public_value(name, text)
         for name, text in sorted(variables.items())
         if _MATTERS.fullmatch(name) or is_known(name)
     }
@@ -139,18 +140,18 @@ def is_harmless(name: str, text: str) -> bool:
     return not text or (form is not None and form.fullmatch(text) is not None)
 
 
-def told(name: str, text: str) -> str:
-    """The value if it is harmless, a URL without its credentials and path, or only its length."""
+def public_value(name: str, text: str) -> str:
+    """What may be shown: a harmless value, a URL without its credentials and path, or only the length."""
     if is_harmless(name, text):
-        return text if len(text) <= LONGEST else text[:LONGEST] + " ..."
+        return shorten(text, LONGEST)
     if not is_known(name):
         return f"set, {len(text)} characters, not shown: not known to be harmless"
     url = _URL.fullmatch(text) if _URL_NAMES.fullmatch(name) else None
     if url is None:
         return f"set, {len(text)} characters, not shown: not of the usual form"
-    place = f"{url['scheme']}://{url['place']}"
-    place += ", credentials not shown" if url["user"] else ""
-    return place + (", path not shown" if url["rest"].strip("/") else "")
+    server = f"{url['scheme']}://{url['server']}"
+    server += ", credentials not shown" if url["user"] else ""
+    return server + (", path not shown" if url["rest"].strip("/") else "")
 
 
 def _form(name: str) -> re.Pattern[str] | None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ggs.cli.variables import is_known, shown_variables, told
+from ggs.cli.variables import is_known, public_value, shown_variables
 from tests.launch.variables import pai_variables
 
 SECRETS = {
@@ -62,14 +62,14 @@ def test_a_secret_is_not_shown(name: str, text: str) -> None:
     ],
 )
 def test_of_a_url_only_its_place_is_shown(url: str, shown: str) -> None:
-    assert told("HTTP_PROXY", url) == shown
+    assert public_value("HTTP_PROXY", url) == shown
 
 
 @given(
     st.text(), st.text(), st.sampled_from(["http://bob:{}@proxy:3128", "{}@proxy", "http://h/{}"])
 )
 def test_no_credentials_of_a_url_are_shown(before: str, after: str, form: str) -> None:
-    assert "hunter2" not in told("https_proxy", form.format(f"{before}hunter2{after}"))
+    assert "hunter2" not in public_value("https_proxy", form.format(f"{before}hunter2{after}"))
 
 
 def _names() -> st.SearchStrategy[str]:
@@ -102,7 +102,7 @@ def test_no_value_of_an_unknown_name_is_shown(name: str, before: str, after: str
 def test_no_value_of_a_known_name_is_shown_with_credentials(
     name: str, before: str, after: str
 ) -> None:
-    assert "hunter2" not in told(name, f"{before}:hunter2@{after}")
+    assert "hunter2" not in public_value(name, f"{before}:hunter2@{after}")
 
 
 def test_openpais_variables_are_shown() -> None:
@@ -181,6 +181,6 @@ def test_only_variables_that_matter_are_told_of() -> None:
 )
 def test_a_long_value_is_cut_and_takes_no_time(name: str, part: str) -> None:
     begun = time.process_time()
-    assert told(name, part * 5000 + "@").endswith("not of the usual form")
-    assert len(told(name, part * 5000 + re.sub(r"[,;:/]+$", "", part))) < 250
+    assert public_value(name, part * 5000 + "@").endswith("not of the usual form")
+    assert len(public_value(name, part * 5000 + re.sub(r"[,;:/]+$", "", part))) < 250
     assert time.process_time() - begun < 5
