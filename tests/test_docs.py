@@ -152,6 +152,9 @@ def check(words: Sequence[str]) -> None:
             assert re.search(target, makefile, re.MULTILINE), f"the Makefile has no {word}"
     elif program == "pai":
         assert rest[0] in ("subj", "--help")
+    elif program.endswith(".sh"):  # a shell's start of the program beside it
+        assert (ROOT / words[0]).is_file(), f"there is no {words[0]}"
+        check_script([f"{words[0].removesuffix('.sh')}.py", *rest])
     else:
         assert words[0] in NOT_OURS, f"{words[0]} is no command that these pages may use"
 

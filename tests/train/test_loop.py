@@ -15,7 +15,7 @@ import yaml
 from safetensors.torch import load_file
 
 from ggs.errors import NonFiniteError
-from ggs.exchange import auto
+from ggs.exchange import forecast
 from ggs.train import models
 from ggs.train.arguments import build, load_yaml
 from ggs.train.config import TrainConfig
@@ -301,7 +301,7 @@ def said(rank: int, size: int, config: TrainConfig, hint: str) -> str:
     """What a worker's training prints where hierarchical is said to be cheaper."""
     output = io.StringIO()
     with (
-        mock.patch.object(auto, "hint", return_value=hint),
+        mock.patch.object(forecast, "hint", return_value=hint),
         redirect_stdout(output),
         redirect_stderr(output),
     ):

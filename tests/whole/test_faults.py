@@ -189,7 +189,7 @@ def alive(marker: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "place", [*in_full("forward"), "exchange", "file", *in_full("manifest", "commit"), "rename"]
+    "place", [*in_full("forward"), "exchange", *in_full("file", "manifest", "commit"), "rename"]
 )
 def test_a_kill_anywhere_costs_steps_and_nothing_else(
     harm: Callable[[str, float], list[str]],
@@ -221,6 +221,7 @@ def test_a_paused_worker_ends_the_job(harm: Callable[[str, float], list[str]]) -
     )
 
 
+@pytest.mark.full
 def test_a_worker_that_hangs_after_its_last_exchange_ends_the_job(
     harm: Callable[[str, float], list[str]],
 ) -> None:
