@@ -1,5 +1,6 @@
 """Subgroups are what the group that they come from is: its backend, its patience."""
 
+import inspect
 import os
 import time
 from datetime import timedelta
@@ -86,6 +87,10 @@ def _destroyed(rank: int, size: int) -> list[bool]:
     return [made[0] is made[1], after.group is made[1]]
 
 
+@pytest.mark.skipif(
+    "group_count" not in inspect.getsource(dist.distributed_c10d._hash_ranks_to_str),
+    reason="this torch gives a group that is made again the old one's name, and with it its stale addresses",
+)
 def test_a_group_that_was_destroyed_is_made_anew(workers: WorkerPool) -> None:
     assert workers.run(2, _destroyed) == [[True, False]] * 2
 
