@@ -1,5 +1,6 @@
 """The CUDA kernels of selection, run in Triton's interpreter where there is no GPU."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -164,6 +165,9 @@ def test_kernels_compile_for_a_gpu(dtype: torch.dtype) -> None:
     import triton.language as tl
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
+
+    if "constexprs" not in inspect.signature(ASTSource).parameters:
+        pytest.skip("the compiler of this old Triton is called in another way")
 
     from ggs.select import triton as select_triton
 
