@@ -42,7 +42,7 @@ from ggs.train.arguments import build
 from ggs.train.check import check
 from ggs.train.config import TrainConfig
 from ggs.train.duration import DurationField
-from ggs.train.images import ImageSet
+from ggs.train.image_set import ImageSet
 from ggs.train.worker import pick_device, train
 
 LEARNING_RATES = {"adam": 1e-3, "amsgrad": 1e-3, "rmsprop": 1e-3, "adagrad": 1e-2, "sgd": 0.05}

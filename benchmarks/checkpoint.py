@@ -33,7 +33,7 @@ from ggs.train import models, seeds
 from ggs.train.arguments import build
 from ggs.train.checkpoint.checkpointer import Checkpointer
 from ggs.train.config import TrainConfig
-from ggs.train.images import DataSpec, TensorImages
+from ggs.train.image_set import DataSpec, TensorImages
 from ggs.train.loop import RunPlan, Trainer
 from ggs.train.optimizers import build_optimizer, distribute
 

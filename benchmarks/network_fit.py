@@ -59,7 +59,7 @@ def predictions(rows: list[Row]) -> Iterator[tuple[Row, plan.Prediction]]:
     for row in rows:
         if row["method"] == "none":
             continue
-        cluster = plan.Cluster(row["hosts"], 0, Network(RATES[row["network"]], LATENCY, LOCAL))
+        cluster = plan.ClusterShape(row["hosts"], 0, Network(RATES[row["network"]], LATENCY, LOCAL))
         step = floor[row["model"], row["network"]]
         found = plan.predict(shapes(row["model"]), cluster, step)
         yield row, next(p for p in found if p.method == row["method"])

@@ -17,7 +17,7 @@ ORDER = [
     "checks",
     "extras",
     "text",
-    "files",
+    "atomic_files",
     "signals",
     "plain_yaml",
     "command_line",
@@ -37,7 +37,7 @@ ORDER = [
     "pai",
     "report",
     "cli",
-    "commands",
+    "console_scripts",
     "__init__",
 ]
 """Rooms from the ground up: files and folders of ``ggs``. A file may import from its own room and from

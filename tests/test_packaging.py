@@ -73,8 +73,8 @@ import sys
 for name in {hidden!r}:
     sys.modules[name] = None
 sys.argv = {argv!r}
-from ggs import commands
-commands.{command}()
+from ggs import console_scripts
+console_scripts.{command}()
 """
 
 

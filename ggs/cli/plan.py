@@ -49,7 +49,7 @@ LONGEST_STEP = 86_400.0
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterShape:
     """``nodes`` hosts with ``gpus`` GPUs each (0: one CPU worker) and their network."""
 
     nodes: int
@@ -176,7 +176,7 @@ def powersgd_bytes(parameters: Sequence[tuple[int, ...]], rank: int) -> float:
 
 def predict(
     model: Shapes,
-    cluster: Cluster,
+    cluster: ClusterShape,
     floor: float,
     density: float = 0.001,
     values: str = "fp32",
@@ -207,7 +207,7 @@ def predict(
 
 
 def _ggs(
-    model: Shapes, cluster: Cluster, floor: float, density: float, values: str
+    model: Shapes, cluster: ClusterShape, floor: float, density: float, values: str
 ) -> list[Prediction]:
     """GGS as the library runs it by itself, and hierarchical where there are nodes of several GPUs."""
     from ggs.exchange.forecast import choose, hierarchical_cost  # imports torch
@@ -230,7 +230,7 @@ def _ggs(
 
 
 def _step(
-    model: Shapes, cost: ExchangeCost, count: int, cluster: Cluster, floor: float
+    model: Shapes, cost: ExchangeCost, count: int, cluster: ClusterShape, floor: float
 ) -> tuple[float, float]:
     """Seconds of a step with an exchange of ``count`` elements, and bytes that a node sends to others."""
     from ggs.optim.digest import agreement_bytes
@@ -299,7 +299,7 @@ def plan(
     return "\n".join([*lines, verdict(predictions)])
 
 
-def _cluster(nodes: int, gpus: int, bandwidth_text: str, latency_text: str) -> Cluster:
+def _cluster(nodes: int, gpus: int, bandwidth_text: str, latency_text: str) -> ClusterShape:
     if nodes < 1:
         raise ConfigurationError(f"nodes: {nodes} is not allowed; give at least 1")
     if gpus < 0:
@@ -307,7 +307,7 @@ def _cluster(nodes: int, gpus: int, bandwidth_text: str, latency_text: str) -> C
             f"gpus: {gpus} is not allowed; give those of each node, 0 for one CPU worker each"
         )
     network = Network(bandwidth(bandwidth_text), duration(latency_text), 400e9 if gpus else 8e9)
-    cluster = Cluster(nodes, gpus, network)
+    cluster = ClusterShape(nodes, gpus, network)
     if not 2 <= cluster.workers <= MOST_WORKERS:
         raise ConfigurationError(
             f"{cluster.workers:,} workers: give 2 to {MOST_WORKERS:,} of them, nodes x GPUs"

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ggs.atomic_files import replacing
 from ggs.errors import GGSError
-from ggs.files import replacing
 from ggs.launch import exit_codes
 from ggs.text import shorten
 

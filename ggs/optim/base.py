@@ -24,7 +24,7 @@ from ggs.optim.batchnorm import BatchNormMode
 from ggs.optim.digest import StepDigest, agree, agreement_bytes
 from ggs.optim.flat import strides_of_rank_0
 from ggs.optim.gradients import all_finite, unscale_
-from ggs.optim.state import check_tensors, is_count
+from ggs.optim.state_checks import check_tensors, is_count
 from ggs.optim.statistics import StepStatistics
 from ggs.optim.support import (
     check_buffers,

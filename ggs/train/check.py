@@ -11,7 +11,7 @@ from ggs.errors import ConfigurationError
 from ggs.train import data, models, run_folder, user_model
 from ggs.train.checkpoint import find
 from ggs.train.config import TrainConfig
-from ggs.train.images import DataSpec
+from ggs.train.image_set import DataSpec
 from ggs.train.optimizers import build_optimizer
 
 _NEVER = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTSUP, errno.EINVAL}

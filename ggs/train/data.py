@@ -21,7 +21,7 @@ from ggs.errors import ConfigurationError, DataError
 from ggs.extras import require
 from ggs.text import one_line
 from ggs.train.config import TrainConfig
-from ggs.train.images import DataSpec, ImageSet, TensorImages
+from ggs.train.image_set import DataSpec, ImageSet, TensorImages
 from ggs.train.models import input_channels
 
 

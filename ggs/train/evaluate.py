@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from ggs.dist.collectives import Collectives
 from ggs.train.config import TrainConfig
-from ggs.train.images import ImageSet
+from ggs.train.image_set import ImageSet
 from ggs.train.models import logits
 
 _PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}

@@ -21,7 +21,7 @@ from ggs.errors import ConfigurationError, DataError
 from ggs.launch.processes import die_with_parent
 from ggs.text import one_line
 from ggs.train.config import TrainConfig
-from ggs.train.images import DataSpec, ImageSet, Preparation, TensorImages
+from ggs.train.image_set import DataSpec, ImageSet, Preparation, TensorImages
 from ggs.train.models import SMALL_IMAGE
 from ggs.train.seeds import AUGMENTATION, derive
 
@@ -112,7 +112,7 @@ class FolderImages:
     def batches(
         self, order: Tensor, batch_size: int, epoch: int | None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """See :class:`ggs.train.images.ImageSet`."""
+        """See :class:`ggs.train.image_set.ImageSet`."""
         augmented = epoch if self._config.augment else None
         loader = DataLoader(
             _Decoded(self._folder, self._data.image_size, self._config.seed, augmented),

@@ -19,7 +19,7 @@ from ggs.optim.scaler import GradScaler
 from ggs.train.config import TrainConfig
 from ggs.train.console import Reporter
 from ggs.train.evaluate import autocast, evaluate
-from ggs.train.images import ImageSet
+from ggs.train.image_set import ImageSet
 from ggs.train.models import training_loss
 from ggs.train.optimizers import local_clip_norm, scheduler
 from ggs.train.records import EvaluationRow, TrainingRow

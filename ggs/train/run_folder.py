@@ -20,8 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
 
+from ggs.atomic_files import replacing
 from ggs.errors import CheckpointError, ConfigurationError
-from ggs.files import replacing
 from ggs.text import one_line
 from ggs.train.arguments import load_yaml
 from ggs.train.config import TrainConfig

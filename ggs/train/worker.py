@@ -23,7 +23,7 @@ from ggs.train.config import TrainConfig
 from ggs.train.console import LogHandler, Reporter, log_shown
 from ggs.train.error_translation import cluster_errors
 from ggs.train.evaluate import evaluate_replicas
-from ggs.train.images import DataSpec, ImageSet
+from ggs.train.image_set import DataSpec, ImageSet
 from ggs.train.kernels import compile_kernels
 from ggs.train.loop import RunPlan, Trainer
 from ggs.train.optimizers import build_optimizer, distribute

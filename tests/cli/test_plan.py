@@ -136,7 +136,7 @@ def test_batch_norm_and_what_is_frozen_is_told_apart() -> None:
 
 
 def _predicted(model: str, nodes: int, density: float) -> dict[str, plan.Prediction]:
-    cluster = plan.Cluster(nodes, 0, Network(1e9, 50e-6, 8e9))
+    cluster = plan.ClusterShape(nodes, 0, Network(1e9, 50e-6, 8e9))
     found = plan.predict(plan.shapes(model), cluster, 1.0, density)
     return {prediction.method: prediction for prediction in found}
 

@@ -23,7 +23,7 @@ from ggs.train import data
 from ggs.train import image_folder as folder_module
 from ggs.train.augment import crop_and_mirror
 from ggs.train.config import TrainConfig
-from ggs.train.images import ImageSet
+from ggs.train.image_set import ImageSet
 from ggs.train.seeds import AUGMENTATION, ORDER, derive, epoch_order, generator
 
 CPU = torch.device("cpu")

@@ -16,7 +16,7 @@ from ggs.dist.clock import Clock, Phase
 from ggs.train.arguments import build
 from ggs.train.config import TrainConfig
 from ggs.train.data import load, spec
-from ggs.train.images import ImageSet
+from ggs.train.image_set import ImageSet
 from ggs.train.loop import Trainer
 from ggs.train.worker import train
 from tests.worker_pool import WorkerPool

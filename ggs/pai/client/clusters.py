@@ -26,8 +26,8 @@ from urllib.parse import urlsplit
 import yaml
 
 from ggs import plain_yaml
+from ggs.atomic_files import locked, replacing
 from ggs.errors import ConfigurationError
-from ggs.files import locked, replacing
 
 # of the YAML file, whose parser is slow, and of the JSON file, where the SDK also keeps a cache
 MAX_FILE_BYTES = {".yaml": 1 << 18, ".json": 1 << 24}

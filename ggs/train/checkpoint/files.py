@@ -25,8 +25,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ggs.atomic_files import replacing
 from ggs.errors import CheckpointError, ConfigurationError
-from ggs.files import replacing
 from ggs.text import one_line, shorten
 from ggs.train.checkpoint import state
 

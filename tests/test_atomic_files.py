@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ggs.files import locked, replacing
+from ggs.atomic_files import locked, replacing
 from ggs.signals import handled
 
 
