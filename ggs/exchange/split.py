@@ -133,13 +133,9 @@ def largest_first_bytes(ranges: Ranges, values_format: str) -> int:
 
 def second_size(ranges: Ranges, values_format: str) -> int:
     """Bytes of the message to all: the longest of any owner, since all must be equally long."""
-    # A message grows with its range and its count: of each count the widest range is enough, and of those
-    # that are sent whole, without indices, the widest of all. Most ranges need not be looked at.
+    # All of them: a message of a larger range, or of more elements, may be the shorter one.
     messages = {(ranges.numel(rank), sum(parts)) for rank, parts in enumerate(ranges.second)}
-    whole = {numel for numel, count in messages if numel == count}
-    widest = dict(sorted((count, numel) for numel, count in messages if numel > count))
-    widest = {numel: numel for numel in whole if numel == max(whole)} | widest
-    return max(message_size(numel, count, values_format) for count, numel in widest.items())
+    return max(message_size(numel, count, values_format) for numel, count in messages)
 
 
 def _fit(bounds: object, size: int, numel: int) -> bool:
