@@ -1,4 +1,4 @@
-"""Text for a person: shortened, on one line, split at an equals sign."""
+"""Text for a person: shortened, on one line, split at an equals sign; bytes in a fitting unit."""
 
 from ggs.errors import ConfigurationError
 
@@ -19,3 +19,12 @@ def name_and_value(text: str, option: str) -> tuple[str, str]:
     if not name or not equals:
         raise ConfigurationError(f"{option} {text}: write NAME=VALUE")
     return name, value
+
+
+def readable_bytes(count: float) -> str:
+    """Bytes for people: ``512 B``, ``1.4 kB``, ``3.2 MB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

@@ -26,8 +26,7 @@ from ggs.exchange.cost import (
     ring_bytes,
 )
 from ggs.optim.schedule import selected_count
-from ggs.text import shorten
-from ggs.train.console import size
+from ggs.text import readable_bytes, shorten
 from ggs.train.names import known_models, require_model
 
 MEASURED_WORKERS = 4
@@ -343,7 +342,7 @@ def _table(predictions: list[Prediction]) -> list[str]:
     return [
         f"{'':14}{'step ms':>10}{'x ddp':>8}{'a node sends':>15}",
         *(
-            f"{p.method:14}{p.seconds * 1e3:10.1f}{dense / p.seconds:8.2f}{size(p.node_bytes):>15}"
+            f"{p.method:14}{p.seconds * 1e3:10.1f}{dense / p.seconds:8.2f}{readable_bytes(p.node_bytes):>15}"
             f"{'  ' + p.exchange if p.exchange else ''}"
             for p in predictions
         ),

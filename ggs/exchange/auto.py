@@ -16,6 +16,7 @@ from ggs.exchange import forecast
 from ggs.exchange.allgather import AllGather
 from ggs.exchange.base import Exchange, ExchangeTask, Update
 from ggs.exchange.split import Split
+from ggs.text import readable_bytes
 
 _log = logging.getLogger("ggs")
 
@@ -70,9 +71,9 @@ class Auto(Exchange):
             self._choices[count] = name
             if name != self._last and self.collectives.rank == 0:
                 _log.info(
-                    "exchange: %s, for %s of %s elements on %d workers; sends %.3f MB a worker and step",
+                    "exchange: %s, for %s of %s elements on %d workers; sends %s a worker and step now",
                     name, f"{count:,}", f"{self.task.numel:,}", self.collectives.size,
-                    cost.bytes_sent / 1e6,
+                    readable_bytes(cost.bytes_sent),
                 )  # fmt: skip
                 self._last = name
         return self._choices[count]

@@ -11,6 +11,7 @@ from ggs.exchange import allgather, split
 from ggs.exchange.base import cut
 from ggs.exchange.cost import ExchangeCost, Network, assumed, ring_bytes
 from ggs.exchange.hierarchical import averaging_workers
+from ggs.text import readable_bytes
 from ggs.wire import message_size
 
 MARGIN = 1.25
@@ -154,7 +155,7 @@ def hint(
     if tiers.seconds(network, local) * MARGIN >= flat.seconds(network, local):
         return None
     return (
-        f"hint: exchange=hierarchical would send {tiers.node_bytes(local) / 1e6:.3f} MB instead of "
-        f"{flat.node_bytes(local) / 1e6:.3f} MB per node and step; it averages gradients inside a node "
+        f"hint: exchange=hierarchical would send {readable_bytes(tiers.node_bytes(local))} instead of "
+        f"{readable_bytes(flat.node_bytes(local))} per node and step; it averages gradients inside a node "
         "before the optimizer"
     )

@@ -7,7 +7,8 @@ from typing import Any
 
 from ggs.report import comparison
 from ggs.report.runs import Run, in_order, last, letter
-from ggs.train.console import duration, size
+from ggs.text import readable_bytes
+from ggs.train.console import duration
 from ggs.train.records import Summary
 
 _ENVIRONMENT: dict[str, Callable[[Summary], Any]] = {
@@ -48,11 +49,13 @@ def results(runs: Sequence[Run]) -> Table:
         "time": lambda run: _text(duration, _whole(run, "seconds")),
         "images/s": lambda run: _number(_whole(run, "samples_per_second"), "{:,.0f}"),
         "density": _of_summary(lambda summary: _number(summary.density, "{:.4%}")),
-        "sent per step": _of_summary(lambda summary: _text(size, summary.bytes_sent_per_step)),
+        "sent per step": _of_summary(
+            lambda summary: _text(readable_bytes, summary.bytes_sent_per_step)
+        ),
         "less than dense": _of_summary(
             lambda summary: _number(summary.compression_ratio, "{:,.1f} times")
         ),
-        "sent in all": lambda run: _text(size, last(run.training, "bytes_sent_total")),
+        "sent in all": lambda run: _text(readable_bytes, last(run.training, "bytes_sent_total")),
         "less than dense, in all": _of_summary(
             lambda summary: _number(summary.compression_ratio_total, "{:,.1f} times")
         ),

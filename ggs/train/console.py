@@ -10,6 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from ggs.text import readable_bytes
+
 LINE_EVERY = 15.0
 """Seconds between two lines where the output is no terminal."""
 SETTLING = 5.0
@@ -45,7 +47,7 @@ class Reporter:
         """Show the state after ``step`` steps: mean loss, images per second, bytes of the last step."""
         text = (
             f"step {step:,}/{self._total:,}  epoch {min(epoch + 1, self._epochs)}/{self._epochs}  "
-            f"loss {loss:.4f}  top-1 {self._top1} %  {rate:,.0f} images/s  {size(bytes_sent)}/step"
+            f"loss {loss:.4f}  top-1 {self._top1} %  {rate:,.0f} images/s  {readable_bytes(bytes_sent)}/step"
             f"{self._left(step)}"
         )
         if self._bar is not None:
@@ -163,12 +165,12 @@ def _traffic(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [
         (
             "sent",
-            f"{size(summary['bytes_sent_per_step'])} per worker and step{when} "
+            f"{readable_bytes(summary['bytes_sent_per_step'])} per worker and step{when} "
             f"(density {summary['density']:.4%})",
         ),
         (
             "dense",
-            f"{size(summary['dense_bytes_per_step'])} per worker and step: "
+            f"{readable_bytes(summary['dense_bytes_per_step'])} per worker and step: "
             f"{summary['compression_ratio']:,.1f} times as much",
         ),
     ]
@@ -176,20 +178,11 @@ def _traffic(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(
             (
                 "whole run",
-                f"{size(summary['bytes_sent_total'])} per worker, warm-up included: dense sends "
+                f"{readable_bytes(summary['bytes_sent_total'])} per worker, warm-up included: dense sends "
                 f"{summary['compression_ratio_total']:,.1f} times as much",
             )
         )
     return rows
-
-
-def size(count: float) -> str:
-    """Bytes for people: ``512 B``, ``1.4 kB``, ``3.2 MB``."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
 
 
 def duration(seconds: float) -> str:

@@ -18,10 +18,11 @@ from ggs.launch.launcher import visible_devices
 from ggs.launch.placement import is_worker, place
 from ggs.optim.base import DistributedOptimizer
 from ggs.optim.schedule import selected_count
+from ggs.text import readable_bytes
 from ggs.train import data
 from ggs.train.check import check_batch
 from ggs.train.config import TrainConfig
-from ggs.train.console import duration, size
+from ggs.train.console import duration
 from ggs.train.launch_options import launch_options
 from ggs.train.loop import RunPlan, Trainer
 from ggs.train.optimizers import build_optimizer, distribute
@@ -191,7 +192,9 @@ def describe(run: DryRun) -> str:
         "run": f"{plan.steps:,} steps of {batch:,} images ({plan.steps_per_epoch:,} steps per epoch)"
         + (f", density warm-up {plan.density_warmup:,} steps" if plan.density_warmup else ""),
         **_exchange_text(run),
-        "memory": ", ".join(f"{name} {size(count)}" for name, count in run.memory.items() if count),
+        "memory": ", ".join(
+            f"{name} {readable_bytes(count)}" for name, count in run.memory.items() if count
+        ),
     }
     lines += ["", *(f"  {name:10}{value}" for name, value in text.items())]
     lines += ["", f"Everything is in order. One step was tried ({duration(run.seconds)}, the first "
@@ -227,7 +230,7 @@ def _exchange_text(run: DryRun) -> dict[str, str]:
             f"{' after the warm-up' if warms_up else ''}; {_dense(traffic)}"
         )
         parts["whole run"] = (
-            f"{'' if whole.exact else 'about '}{size(whole.bytes_sent)} per worker"
+            f"{'' if whole.exact else 'about '}{readable_bytes(whole.bytes_sent)} per worker"
             f"{', warm-up included' if warms_up else ''}; {_dense(whole)}"
         )
     return parts
@@ -235,7 +238,7 @@ def _exchange_text(run: DryRun) -> dict[str, str]:
 
 def _dense(sent: Traffic | WholeRun) -> str:
     ratio = sent.dense_bytes / sent.bytes_sent
-    return f"dense training {size(sent.dense_bytes)}, {ratio:,.1f} times as much"
+    return f"dense training {readable_bytes(sent.dense_bytes)}, {ratio:,.1f} times as much"
 
 
 def _row(parameter: Parameter, config: TrainConfig) -> tuple[str, str, str, str, str]:

@@ -18,6 +18,7 @@ from ggs.dist import lockstep
 from ggs.errors import ConfigurationError
 from ggs.exchange import allgather, auto, forecast, split
 from ggs.exchange import create as exchange_module
+from ggs.text import readable_bytes
 from tests.full import reduced
 from tests.models import backward, build
 from tests.optim.test_ggs import non_batchnorm
@@ -384,7 +385,7 @@ def test_every_byte_is_counted(workers: WorkerPool, exchange: str, size: int) ->
     if exchange == "auto":
         assert logs[0] == [
             f"exchange: allgather, for 200 of 20,000 elements on {size} workers; "
-            f"sends {sent[0] / 1e6:.3f} MB a worker and step"
+            f"sends {readable_bytes(sent[0])} a worker and step now"
         ]
 
 

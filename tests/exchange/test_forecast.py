@@ -4,6 +4,7 @@ import pytest
 
 from ggs.exchange import forecast, split
 from ggs.exchange.cost import ASSUMED_CPU, ExchangeCost, Network, ring_bytes
+from ggs.text import readable_bytes
 from ggs.wire import message_size
 
 SLOW = Network(1e8, 1e-4, 8e9)
@@ -54,7 +55,8 @@ def test_where_hierarchical_is_cheaper_there_is_a_hint() -> None:
     assert name == "allgather"
     assert text is not None
     assert (
-        f"send {tiers.node_bytes(4) / 1e6:.3f} MB instead of {flat.node_bytes(4) / 1e6:.3f}" in text
+        f"send {readable_bytes(tiers.node_bytes(4))} instead of {readable_bytes(flat.node_bytes(4))}"
+        in text
     )
     assert tiers.node_bytes(4) < flat.node_bytes(4) / 2
     assert "averages gradients inside a node before the optimizer" in text

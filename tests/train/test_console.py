@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from ggs.train.console import LINE_EVERY, Reporter, duration, size
+from ggs.text import readable_bytes
+from ggs.train.console import LINE_EVERY, Reporter, duration
 
 SUMMARY: dict[str, Any] = {
     "method": "ggs",
@@ -36,7 +37,7 @@ SUMMARY: dict[str, Any] = {
     [(0, "0 B"), (379, "379 B"), (1400, "1.4 kB"), (3.2e6, "3.2 MB"), (5e15, "5000.0 TB")],
 )
 def test_sizes(count: float, text: str) -> None:
-    assert size(count) == text
+    assert readable_bytes(count) == text
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ import torch
 from ggs.errors import ConfigurationError, UnsupportedError
 from ggs.launch import exit_codes
 from ggs.optim.flat import FlatParameters
+from ggs.text import readable_bytes
 from ggs.train import traffic
 from ggs.train.arguments import build
 from ggs.train.config import TrainConfig
-from ggs.train.console import size
 from ggs.train.dry_run import describe, dry_run
 from ggs.train.worker import train
 from tests.worker_pool import WorkerPool
@@ -103,9 +103,9 @@ def test_every_byte_of_a_whole_run_is_foretold(
     (line,) = [line for line in describe(found).splitlines() if line.startswith("  whole run ")]
     warmed_up = settings.get("method") != "dense" and "density_warmup" in settings
     assert line == (
-        f"  whole run {size(summary['bytes_sent_total'])} per worker"
+        f"  whole run {readable_bytes(summary['bytes_sent_total'])} per worker"
         f"{', warm-up included' if warmed_up else ''}; dense training "
-        f"{size(found.whole_run.dense_bytes)}, {ratio:.1f} times as much"
+        f"{readable_bytes(found.whole_run.dense_bytes)}, {ratio:.1f} times as much"
     )
 
 
@@ -118,7 +118,9 @@ def test_a_whole_run_by_index_range_is_foretold_closely(
     workers.run(4, run, config)
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert found.whole_run.bytes_sent == pytest.approx(summary["bytes_sent_total"], rel=0.03)
-    assert f"  whole run about {size(found.whole_run.bytes_sent)} per worker" in describe(found)
+    assert f"  whole run about {readable_bytes(found.whole_run.bytes_sent)} per worker" in describe(
+        found
+    )
 
 
 def test_a_long_warm_up_is_foretold_from_a_part_of_its_steps(
