@@ -369,9 +369,8 @@ def command(pid: str) -> bytes:
         return b""
 
 
-@pytest.mark.parametrize(
-    "whom", ["the program", pytest.param("its process group", marks=pytest.mark.full)]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("whom", ["the program", "its process group"])
 def test_an_interrupted_study_ends_at_once_and_can_go_on(
     root: Path, tmp_path: Path, whom: str
 ) -> None:

@@ -189,7 +189,7 @@ def alive(marker: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "place", [*in_full("forward"), "exchange", *in_full("file", "manifest", "commit"), "rename"]
+    "place", [*in_full("forward", "exchange", "file", "manifest", "commit"), "rename"]
 )
 def test_a_kill_anywhere_costs_steps_and_nothing_else(
     harm: Callable[[str, float], list[str]],
