@@ -11,3 +11,8 @@ def reduced(cases: Iterable[tuple[Any, ...]], runs_always: Callable[..., bool]) 
     return [
         pytest.param(*case, marks=() if runs_always(*case) else pytest.mark.full) for case in cases
     ]
+
+
+def in_full(*values: Any) -> list[Any]:
+    """Cases of one argument that only the long form of the tests runs."""
+    return [pytest.param(value, marks=pytest.mark.full) for value in values]

@@ -5,6 +5,7 @@ addresses and ports. A name with braces is a template: ``RESOURCE.format(role="w
 """
 
 import re
+from functools import cache
 from typing import Literal
 
 Form = Literal[
@@ -53,6 +54,7 @@ FORMS: dict[str, Form] = {name: form for form, names in _BY_FORM.items() for nam
 _PARTS = {"role": r"\w+", "key": "[a-z0-9]+", "index": r"\d+", "label": r"\w+"}
 
 
+@cache
 def pattern(name: str) -> str:
     """A regular expression for a name of the table: a template's parts are named groups."""
     return re.sub(r"\{(\w+)\}", lambda part: f"(?P<{part[1]}>{_PARTS[part[1]]})", name)

@@ -11,7 +11,7 @@ from torch import nn
 import ggs
 from ggs.dist import lockstep
 from ggs.optim.batchnorm import local_parameters
-from tests.full import reduced
+from tests.full import in_full, reduced
 from tests.models import MODELS, backward, build
 from tests.reference import Reference, assert_equals_twin
 from tests.worker_pool import WorkerPool
@@ -386,7 +386,7 @@ def test_one_nan_gradient_skips_the_step_everywhere(workers: WorkerPool, method:
         assert result["message"].startswith("3 steps in a row had a NaN or infinite gradient")
 
 
-@pytest.mark.parametrize("size", [1, 4, pytest.param(16, marks=pytest.mark.full)])
+@pytest.mark.parametrize("size", [1, 4, *in_full(16)])
 @pytest.mark.parametrize("density", [1.0, 0.25])
 def test_half_precision_weights_lose_nothing(size: int, density: float) -> None:
     """Each worker's part alone is below half a unit in the last place of the weight."""

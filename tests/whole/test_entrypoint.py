@@ -18,6 +18,7 @@ import pytest
 from entrypoint import main
 from ggs.launch import exit_codes
 from ggs.launch.launcher import guard
+from tests.full import in_full
 from tests.launch.ports import free_ports
 from tests.launch.variables import pai_variables
 
@@ -179,9 +180,7 @@ def test_a_killed_launcher_leaves_no_worker(start: Start, tmp_path: Path) -> Non
             os.kill(child, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)]
-)
+@pytest.mark.parametrize("number", [signal.SIGTERM, *in_full(signal.SIGINT)])
 def test_a_signal_stops_all(start: Start, tmp_path: Path, number: signal.Signals) -> None:
     launcher = start("--workers", "2", "--script", script(tmp_path, SLEEPER), str(tmp_path))
     workers = sleepers(tmp_path, 2)

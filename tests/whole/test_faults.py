@@ -28,6 +28,7 @@ from ggs.train.config import TrainConfig
 from ggs.train.error_translation import cluster_errors
 from ggs.train.loop import Trainer
 from ggs.train.worker import train
+from tests.full import in_full
 from tests.train.checkpoint.waiting import wait_for_checkpoint
 from tests.worker_pool import WorkerPool
 
@@ -56,11 +57,6 @@ def settings(folder: Path, **changes: Any) -> dict[str, Any]:
 
 def run(rank: int, size: int, values: dict[str, Any]) -> None:
     train(build(TrainConfig, values), CPU, None)
-
-
-def in_full(*values: str) -> list[Any]:
-    """Cases that only the long form of the tests runs."""
-    return [pytest.param(value, marks=pytest.mark.full) for value in values]
 
 
 def weights(folder: Path) -> bytes:

@@ -245,12 +245,12 @@ def test_a_killed_worker_resumes_from_the_storage(ggs_image: str, tmp_path: Path
     """The training that is killed after its second checkpoint does not start over."""
     train = (
         "python $PAI_WORK_DIR/entrypoint.py --model lenet5 --data mnist5k --steps 400 --workers 1 "
-        "--threads 1 --device cpu --backend gloo --checkpoint-dir /mnt/work/checkpoints "
+        "--threads 1 --device cpu --backend gloo --checkpoint-dir /mnt/results/checkpoints "
         "--checkpoint-every '40 steps' & training=$!"
     )
     kill = (
         'if [ "$FC_FRAMEWORK_ATTEMPT_ID$PAI_TASK_INDEX" = 01 ]; then '
-        "until [ $(ls -d /mnt/work/checkpoints/step-* 2>/dev/null | wc -l) -ge 2 ]; "
+        "until [ $(ls -d /mnt/results/checkpoints/step-* 2>/dev/null | wc -l) -ge 2 ]; "
         "do sleep 0.1; done; kill -9 $$; fi"
     )
     resources = {"cpu": 1, "memoryMB": 2048, "gpu": 0, "ports": {"rendezvous": 2}}
@@ -259,7 +259,7 @@ def test_a_killed_worker_resumes_from_the_storage(ggs_image: str, tmp_path: Path
         kill,
         "wait $training",
         role={"resourcePerInstance": resources},
-        extras={"storages": [{"name": "work"}]},
+        extras={"storages": [{"name": "results"}]},
     )
     result = run_in_containers(job, ggs_image, tmp_path)
     assert (result.code, result.attempts) == (0, 2)
