@@ -28,12 +28,12 @@ from torch import Tensor
 from ggs.dist.collectives import Collectives
 from ggs.dist.process_group import connect
 from ggs.exchange.base import Exchange, ExchangeTask
-from ggs.exchange.create import create
+from ggs.exchange.create import ExchangeName, create
 from ggs.exchange.split import Ranges, Split, second_size
 from ggs.wire import encode, message_size
 
 REAL_NUMEL, COUNTED_NUMEL, DENSITY, STEPS = 1_000_000, 25_557_032, 0.001, 3
-EXCHANGES = ("allgather", "split")
+EXCHANGES: tuple[ExchangeName, ...] = ("allgather", "split")
 REAL, COUNTED = [2, 4], [2, 4, 8, 16, 64, 256]
 FULL_REAL = [2, 3, 4, 8, 16]
 FULL_COUNTED = [2, 3, 4, 5, 6, 7, 8, 12, 16, 32, 64, 100, 128, 256, 512, 1000, 1024]
@@ -126,7 +126,7 @@ def work(rank: int, size: int, folder: str, values: str) -> list[tuple[int, int,
     count = round(REAL_NUMEL * DENSITY)
     traffic = []
     for name in EXCHANGES:
-        exchange = create(name, connect(), task(REAL_NUMEL, values, rank))  # type: ignore[arg-type]
+        exchange = create(name, connect(), task(REAL_NUMEL, values, rank))
         for number in range(1, 1 + STEPS):  # the last, step 3, moves no ranges
             sent, received, weights = step(exchange, number, count)
         traffic.append((sent, received, int(weights.view(torch.int32).long().sum())))

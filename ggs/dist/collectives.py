@@ -127,7 +127,7 @@ class Collectives(ABC):
     def check_joined(self) -> None:  # noqa: B027  # only processes can fail to meet
         """Raise UnsupportedError where a launcher started several workers and this one has no group."""
 
-    def check_still_alone(self) -> None:  # noqa: B027
+    def check_still_alone(self) -> None:  # noqa: B027  # likewise
         """Raise UnsupportedError where several workers have met since this was constructed without them."""
 
     def members_per_node(self, local: int) -> int | None:

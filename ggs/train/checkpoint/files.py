@@ -21,7 +21,7 @@ import socket
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -30,6 +30,8 @@ from ggs.errors import CheckpointError, ConfigurationError
 from ggs.text import one_line, shorten
 from ggs.train.checkpoint import state
 
+FORMAT: Final = 2
+"""Of a checkpoint: the layout of its folder and files."""
 MANIFEST, REPLICATED, METRICS = "manifest.json", "replicated.pt", "metrics.jsonl"
 PARTIAL, PROBE, OWNER = ".partial", ".probe-", "owner.json"
 MANIFEST_LIMIT = 32 << 20
@@ -61,7 +63,7 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    format: Literal[2] = 2
+    format: Literal[2] = FORMAT
     """1: a worker's state was JSON beside tensors."""
     ggs_version: str
     step: int = Field(ge=0)
@@ -132,17 +134,18 @@ def read_manifest(folder: Path) -> Manifest:
     except (ValidationError, ValueError, RecursionError) as error:
         reason = one_line(error, 200)
         raise CheckpointError(f"{path} is no manifest that this version reads: {reason}") from None
+    writer = shorten(str(document.get("ggs_version")), 40)
     raise ConfigurationError(
-        f"{folder} is a checkpoint of format {document['format']}, this version of ggs reads format 2: "
-        f"finish the run with the ggs that wrote it ({shorten(str(document.get('ggs_version')), 40)}), give "
-        "another --checkpoint-dir, or --resume never with --overwrite to start over"
+        f"{folder} is a checkpoint of format {document['format']}, this version of ggs reads format "
+        f"{FORMAT}: finish the run with the ggs that wrote it ({writer}), give another "
+        "--checkpoint-dir, or --resume never with --overwrite to start over"
     )
 
 
 def _is_of_this_format(document: Mapping[str, Any]) -> bool:
     """Also a document whose format is no number: it is none of any version."""
     number = document.get("format")
-    return type(number) is not int or number == 2
+    return type(number) is not int or number == FORMAT
 
 
 def _digest(content: Mapping[str, Any]) -> str:
