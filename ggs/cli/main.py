@@ -43,11 +43,12 @@ def plan(
     ),
     density: float = typer.Option(0.001, help="Share of the elements that GGS sends."),
     values: str = typer.Option("fp32", help="Format of the sent values."),
+    every: int = typer.Option(1, help="Steps from one of GGS's exchanges to the next."),
 ) -> None:
     """Predict bytes, step time and speed-up on a cluster, and say whether GGS pays."""
     from ggs.cli.plan import plan as predicted
 
-    typer.echo(predicted(model, nodes, gpus, bandwidth, latency, step_ms, density, values))
+    typer.echo(predicted(model, nodes, gpus, bandwidth, latency, step_ms, density, values, every))
 
 
 @app.command()

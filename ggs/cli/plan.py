@@ -39,6 +39,7 @@ _OWN = {
 MARGIN = 1.05
 """How many times faster than the best rival GGS must be to be worth its change of the training."""
 MOST_WORKERS = 10_000
+MOST_LOCAL_STEPS = 10_000
 BUCKET_BYTES = 25e6
 BANDWIDTHS = 1e3, 1e15
 """Least and most bits per second."""
@@ -179,11 +180,14 @@ def predict(
     floor: float,
     density: float = 0.001,
     values: str = "fp32",
+    every: int = 1,
 ) -> list[Prediction]:
     """What a step of each method takes, GGS first.
 
     Args:
         floor: seconds of a step without communication.
+        every: steps from one of GGS's exchanges to the next: its figures are means of so many steps, of
+            which the local ones are reckoned as steps without communication.
     """
     numel, network = model.numel, cluster.network
     speedup = GPU_SPEEDUP if cluster.gpus else 1.0
@@ -202,13 +206,15 @@ def predict(
         arithmetic = overhead.per_parameter * numel / speedup
         seconds = overhead.seconds(floor, arithmetic, wire)
         rivals.append(Prediction(method, seconds, sent if cluster.nodes > 1 else 0.0))
-    return [*_ggs(model, cluster, floor, density, values), *rivals]
+    return [*_ggs(model, cluster, floor, density, values, every), *rivals]
 
 
 def _ggs(
-    model: Shapes, cluster: ClusterShape, floor: float, density: float, values: str
+    model: Shapes, cluster: ClusterShape, floor: float, density: float, values: str, every: int
 ) -> list[Prediction]:
-    """GGS as the library runs it by itself, and hierarchical where there are nodes of several GPUs."""
+    """GGS as the library runs it by itself, and hierarchical where there are nodes of several GPUs, unless
+    there are local steps, which hierarchical has none of.
+    """
     from ggs.exchange.forecast import choose, hierarchical_cost  # imports torch
     from ggs.optim.flat import padded
 
@@ -217,8 +223,12 @@ def _ggs(
     sizes = numel, selected_count(numel, density)
 
     name, cost = choose(*sizes, cluster.workers, cluster.local, values, device)
-    predictions = [Prediction("ggs", *_step(model, cost, sizes[1], cluster, floor), name)]
-    if cluster.nodes > 1 and cluster.gpus > 1:
+    seconds, node_bytes = _step(model, cost, sizes[1], cluster, floor, every)
+    if every > 1:
+        name = f"{name}, every {every:,} steps {readable_bytes(node_bytes)}"
+        seconds, node_bytes = floor + (seconds - floor) / every, node_bytes / every
+    predictions = [Prediction("ggs", seconds, node_bytes, name)]
+    if cluster.nodes > 1 and cluster.gpus > 1 and every == 1:
         name, cost = hierarchical_cost(*sizes, cluster.nodes, cluster.gpus, values, device)
         step = _step(model, cost, sizes[1], cluster, floor)
         setting = "exchange=hierarchical"
@@ -229,14 +239,19 @@ def _ggs(
 
 
 def _step(
-    model: Shapes, cost: ExchangeCost, count: int, cluster: ClusterShape, floor: float
+    model: Shapes,
+    cost: ExchangeCost,
+    count: int,
+    cluster: ClusterShape,
+    floor: float,
+    every: int = 1,
 ) -> tuple[float, float]:
     """Seconds of a step with an exchange of ``count`` elements, and bytes that a node sends to others."""
     from ggs.optim.digest import agreement_bytes
 
     overhead, network = OVERHEADS["ggs"], cluster.network
     speedup = GPU_SPEEDUP if cluster.gpus else 1.0
-    agreement = int(ring_bytes(agreement_bytes(len(model.shared)), cluster.workers))
+    agreement = int(ring_bytes(agreement_bytes(len(model.shared), every), cluster.workers))
     node_bytes = cost.node_bytes(cluster.local) + agreement
     wire = node_bytes * 8 / (network.bandwidth if cluster.nodes > 1 else network.local)
     wire += cost.local_bytes * 8 / network.local + cost.rounds * network.latency
@@ -277,12 +292,17 @@ def plan(
     step_ms: float | None,
     density: float,
     values: str,
+    every: int = 1,
 ) -> str:
     """The table and the verdict, as text. Raises ConfigurationError for what cannot be."""
     cluster = _cluster(nodes, gpus, bandwidth_text, latency_text)
     floor = _checked_floor(model, gpus, step_ms, density)
+    if not 1 <= every <= MOST_LOCAL_STEPS:
+        raise ConfigurationError(
+            f"every: {every} is not allowed; give 1 to {MOST_LOCAL_STEPS:,} steps between two exchanges"
+        )
     parameters = shapes(model)
-    predictions = predict(parameters, cluster, floor, density, values)
+    predictions = predict(parameters, cluster, floor, density, values, every)
     assumed = "assumed: give --step-ms, and take the times as orders of magnitude"
     lines = [
         f"{model}: {parameters.numel:,} parameters on {nodes} node(s) x {cluster.local} worker(s), "

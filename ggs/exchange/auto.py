@@ -71,7 +71,7 @@ class Auto(Exchange):
             self._choices[count] = name
             if name != self._last and self.collectives.rank == 0:
                 _log.info(
-                    "exchange: %s, for %s of %s elements on %d workers; sends %s a worker and step now",
+                    "exchange: %s, for %s of %s elements on %d workers; sends %s a worker and exchange now",
                     name, f"{count:,}", f"{self.task.numel:,}", self.collectives.size,
                     readable_bytes(cost.bytes_sent),
                 )  # fmt: skip

@@ -125,7 +125,8 @@ class LocalSteps:
         if not self.steps:
             for weights, point in self._chunks:
                 point.copy_(weights)
-        elif self._versions != [parameter._version for parameter in self._parameters]:
+            self._versions = self._versions_now()
+        elif self._versions != self._versions_now():
             raise UnsupportedError(
                 "the weights were written to between two local steps, which would undo it: write them "
                 "after optimizer.exchange_now(), alike on every worker, or in every=1"
@@ -139,7 +140,11 @@ class LocalSteps:
             weights = [self._weights[i] for i in members]
             torch._foreach_copy_(weights, [self._sums[i] for i in members])
             torch._foreach_add_(weights, [self._points[i] for i in members], alpha=factor)
-        self._versions = [parameter._version for parameter in self._parameters]
+        self._versions = self._versions_now()
+
+    def _versions_now(self) -> list[int]:
+        """How often each parameter has been written to, as torch counts."""
+        return [parameter._version for parameter in self._parameters]
 
     @torch.no_grad()
     def back_to_point(self) -> None:

@@ -1,5 +1,6 @@
 """When updates are exchanged: after every step, after several local ones, now, and for the last time."""
 
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -16,6 +17,8 @@ from ggs.optim.error_feedback import ResidualOptimizer
 from ggs.optim.gradients import all_finite
 from ggs.optim.local_steps import LocalSteps
 
+_log = logging.getLogger("ggs")
+
 
 class RoundOptimizer(ResidualOptimizer):
     """A residual of updates: the optimizers that fill it are the workers' own, and may go ahead alone."""
@@ -27,6 +30,12 @@ class RoundOptimizer(ResidualOptimizer):
         """This worker's steps since the last exchange; None where every step is exchanged."""
         if self.every == 1:
             return None
+        if self.collectives.rank == 0:
+            _log.info(
+                "local steps: each worker moves its own weights, and every %s steps their updates are "
+                "exchanged as one",
+                f"{self.every:,}",
+            )
         return LocalSteps(self.inner, self.shared, self._flat, self.every)
 
     @property

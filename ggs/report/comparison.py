@@ -12,6 +12,7 @@ _OF_SPARSE_RUNS = frozenset(
     {
         "density",
         "density_warmup",
+        "every",
         "scope",
         "values",
         "exchange",

@@ -115,6 +115,9 @@ class TrainConfig(BaseModel):
     """share of the elements that a worker sends per step (0.001 = 99.9 % sparsity)"""
     density_warmup: DurationField = Duration(1)
     """time over which the density falls exponentially from 1, e.g. '1 epoch', '200 steps' or 0"""
+    every: int = Field(1, ge=1, le=10_000)
+    """optimizer steps from one exchange to the next (ggs only): above 1 each worker takes local steps in
+    between, and the sum of its updates is exchanged as one"""
     scope: Literal["global", "tensor"] = "global"
     """select over the whole model, or the same share of each tensor"""
     values: Literal["fp32", "bf16", "int8", "int4", "sign"] = "fp32"
@@ -204,6 +207,20 @@ class TrainConfig(BaseModel):
     def _has_a_place_for_checkpoints(self) -> "TrainConfig":
         if self.checkpoint_every is not None and self.checkpoint_dir is None:
             raise ValueError("checkpoint_every: give a --checkpoint-dir to write checkpoints to")
+        return self
+
+    @model_validator(mode="after")
+    def _can_take_local_steps(self) -> "TrainConfig":
+        if self.every > 1 and self.method != "ggs":
+            raise ValueError(
+                f"every: {self.every} local steps between exchanges are for method ggs, and method is "
+                f"{self.method}; give --every 1 or --method ggs"
+            )
+        if self.every > 1 and self.exchange == "hierarchical":
+            raise ValueError(
+                f"every: {self.every} local steps cannot go with exchange hierarchical, which averages "
+                "gradients in every step; give --every 1 or --exchange auto"
+            )
         return self
 
 

@@ -107,6 +107,8 @@ class Reporter:
             if summary["method"] == "dense"
             else (f"{summary['method'].upper()} around {summary['optimizer']}")
         )
+        if (every := summary.get("every") or 1) > 1:
+            optimizer += f", {every:,} local steps between exchanges"
         workers = f"{summary['world_size']} worker{'s' if summary['world_size'] > 1 else ''}"
         self.say(
             f"\n{summary['model']} ({summary['parameters']:,} parameters) on {summary['data']}, {workers}, "
@@ -162,10 +164,16 @@ def _traffic(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         return [("sent", "nothing: one worker has nobody to send to")]
     warmed_up = summary["density_warmup_steps"] and summary["settled_steps"]
     when = " after the density warm-up" if warmed_up else ""
+    every = summary.get("every") or 1
+    exchange = (
+        f", {readable_bytes(summary['bytes_sent_per_exchange'])} in each exchange, every {every:,} steps"
+        if every > 1
+        else ""
+    )
     rows = [
         (
             "sent",
-            f"{readable_bytes(summary['bytes_sent_per_step'])} per worker and step{when} "
+            f"{readable_bytes(summary['bytes_sent_per_step'])} per worker and step{when}{exchange} "
             f"(density {summary['density']:.4%})",
         ),
         (

@@ -17,6 +17,7 @@ from ggs.dist.lockstep import alone
 from ggs.launch.launcher import visible_devices
 from ggs.launch.placement import is_worker, place
 from ggs.optim.base import DistributedOptimizer
+from ggs.optim.ggs import GGS
 from ggs.optim.schedule import selected_count
 from ggs.text import readable_bytes
 from ggs.train import data
@@ -84,6 +85,7 @@ def dry_run(config: TrainConfig) -> DryRun:
     trainer = Trainer(config, one_step, model, optimizer, images, optimizer.collectives, device)
     with _activations(model) as activations:
         trainer.run()
+        trainer.exchange_rest()
     memory = _memory(model, optimizer, activations[0], device)
     forecast = TrafficForecast(config, optimizer, workers, local)
     return DryRun(
@@ -165,11 +167,17 @@ def _memory(
         "gradients": total([p for p in model.parameters() if p.requires_grad]),
         "optimizer": total(states),
         "residual": total([t for t in (residual, velocity) if t is not None]),
+        "local steps": _local_steps(optimizer),
         "activations": activations,
     }
     if device.type == "cuda":
         memory["peak"] = torch.cuda.max_memory_allocated(device)
     return memory
+
+
+def _local_steps(optimizer: DistributedOptimizer) -> int:
+    local = optimizer.local_steps if isinstance(optimizer, GGS) else None
+    return local.nbytes if local else 0
 
 
 def describe(run: DryRun) -> str:
@@ -201,7 +209,7 @@ def describe(run: DryRun) -> str:
               "one is slow); nothing was trained or written."]  # fmt: skip
     if run.workers == 1:
         lines.append("One worker sends nothing: --workers N shows what N would.")
-    elif config.method != "dense" and traffic.bytes_sent > traffic.dense_bytes:
+    elif config.method != "dense" and traffic.bytes_sent > traffic.dense_bytes * config.every:
         lines.append("This sends more than dense training would: lower the density.")
     if warning := plan.warning(config):
         lines.append(warning)
@@ -225,10 +233,15 @@ def _exchange_text(run: DryRun) -> dict[str, str]:
             elements = sum(p.numel for p in members)
             parts[kind] = f"{elements:,} elements in {_tensors(len(members))}, {words}"
     if run.workers > 1:
+        about, after = "" if traffic.exact else "about ", " after the warm-up" if warms_up else ""
         parts["sends"] = (
-            f"{'' if traffic.exact else 'about '}{traffic.bytes_sent:,} B per worker and step"
-            f"{' after the warm-up' if warms_up else ''}; {_dense(traffic)}"
+            f"{about}{traffic.bytes_sent:,} B per worker and step{after}; {_dense(traffic)}"
         )
+        if config.every > 1:
+            parts["sends"] = (
+                f"{about}{traffic.bytes_sent:,} B per worker and exchange{after}, every {config.every:,} "
+                f"steps: {traffic.bytes_sent / config.every:,.0f} B per step; {_dense(traffic, config.every)}"
+            )
         parts["whole run"] = (
             f"{'' if whole.exact else 'about '}{readable_bytes(whole.bytes_sent)} per worker"
             f"{', warm-up included' if warms_up else ''}; {_dense(whole)}"
@@ -236,8 +249,9 @@ def _exchange_text(run: DryRun) -> dict[str, str]:
     return parts
 
 
-def _dense(sent: Traffic | WholeRun) -> str:
-    ratio = sent.dense_bytes / sent.bytes_sent
+def _dense(sent: Traffic | WholeRun, steps: int = 1) -> str:
+    """Dense training beside what is sent in so many steps."""
+    ratio = sent.dense_bytes * steps / sent.bytes_sent
     return f"dense training {readable_bytes(sent.dense_bytes)}, {ratio:,.1f} times as much"
 
 

@@ -60,6 +60,14 @@ class LoopState:
     """Bytes that dense training of as many workers would have sent in those."""
     settled_elements: int = 0
     """Elements this worker has sent in those."""
+    exchanges: int = 0
+    """Exchanges in all steps; of a checkpoint of before they were counted, those since."""
+    settled_exchanges: int = 0
+    """Exchanges after the density warm-up."""
+    exchange_bytes: int = 0
+    """Bytes this worker has sent in the last exchange."""
+    exchange_elements: int = 0
+    """Elements this worker has sent in it."""
     images: int = 0
     """Training images that all workers have seen, whatever their number was."""
 
@@ -164,7 +172,8 @@ class Trainer:
                     self.evaluate()
                 started = time.perf_counter()
                 if plan.check_replicas_every and state.step % plan.check_replicas_every == 0:
-                    check_replicas(self.optimizer.shared, self.collectives, state.step)
+                    shared = self.optimizer.shared_weights()
+                    check_replicas(list(shared.items()), self.collectives, state.step)
                 if self.after_step:
                     self.after_step()
             self._end_epoch()
@@ -180,6 +189,11 @@ class Trainer:
         """Say that there is nothing to train: what is reported is a run that so many workers did."""
         self.trained_by = workers
         self.plan = replace(self.plan, steps=self.state.step, density_warmup=density_warmup)
+
+    def exchange_rest(self) -> None:
+        """After the last step: exchange the local steps that are still each worker's own; a collective."""
+        self.optimizer.exchange_now()
+        self._count_sent(settled=self.optimizer.statistics.step > self.plan.density_warmup)
 
     def _end_epoch(self) -> None:
         if self.state.epoch_step == self.plan.steps_per_epoch:
@@ -281,15 +295,28 @@ class Trainer:
         state, done = self.state, self.optimizer.statistics
         state.step += 1
         state.epoch_step += 1
-        state.bytes_sent += done.bytes_sent
         state.dense_bytes += self.optimizer.dense_bytes_per_step
-        state.elements += done.selected
         state.images += self.config.batch_size * self.config.accumulate * self.trained_by
-        if not done.skipped and done.step > self.plan.density_warmup:
+        # A local step that this worker left out is one that others took.
+        taken = not done.skipped or self.config.every > 1
+        settled = taken and done.step > self.plan.density_warmup
+        if settled:
             state.settled_steps += 1
-            state.settled_bytes += done.bytes_sent
             state.settled_dense_bytes += self.optimizer.dense_bytes_per_step
+        self._count_sent(settled)
+
+    def _count_sent(self, settled: bool) -> None:
+        """Count what the last step, or the last exchange, has sent."""
+        state, done = self.state, self.optimizer.statistics
+        state.bytes_sent += done.bytes_sent
+        state.elements += done.selected
+        state.exchanges += done.exchanged
+        if settled:
+            state.settled_bytes += done.bytes_sent
             state.settled_elements += done.selected
+            state.settled_exchanges += done.exchanged
+        if done.exchanged:
+            state.exchange_bytes, state.exchange_elements = done.bytes_sent, done.selected
 
     @property
     def epochs(self) -> float:
@@ -306,6 +333,10 @@ class Trainer:
         self._loss_sum = torch.zeros_like(self._loss_sum)
         images = steps * self.config.batch_size * self.config.accumulate * self.collectives.size
         rate = images / elapsed if elapsed else 0.0
+        sent, density = done.bytes_sent, done.density
+        if self.config.every > 1:  # most steps send nothing
+            sent = state.exchange_bytes // self.config.every
+            density = min(1.0, state.exchange_elements / max(1, done.numel))
         if self.folder:
             row = TrainingRow(
                 step=state.step,
@@ -313,8 +344,8 @@ class Trainer:
                 seconds=round(state.seconds, 3),
                 loss=float(loss),
                 lr=float(self._lr),
-                density=done.density,
-                bytes_sent=done.bytes_sent,
+                density=density,
+                bytes_sent=sent,
                 bytes_sent_total=state.bytes_sent,
                 samples_per_second=round(rate, 1),
                 skipped_steps=done.skipped_steps,
@@ -325,7 +356,7 @@ class Trainer:
             if self.events:
                 self.events.train(row)
         if self.reporter:
-            self.reporter.step(state.step, state.epoch, float(loss), rate, done.bytes_sent)
+            self.reporter.step(state.step, state.epoch, float(loss), rate, sent)
 
     def _residual_norm(self) -> float | None:
         """Norm of what this worker has not sent yet; None where nothing is kept back."""

@@ -125,7 +125,9 @@ def distribute(
             max_consecutive_skips=config.max_consecutive_skips,
             process_group=group,
         )
-    clipping: dict[str, Any] = {"clip_norm": config.clip_norm} if config.method == "dgc" else {}
+    own: dict[str, Any] = {"clip_norm": config.clip_norm} if config.method == "dgc" else {}
+    if config.method == "ggs":
+        own["every"] = config.every
     return SPARSE[config.method](
         optimizer,
         model,
@@ -139,7 +141,7 @@ def distribute(
         dense_below=config.dense_below,
         max_consecutive_skips=config.max_consecutive_skips,
         process_group=group,
-        **clipping,
+        **own,
     )
 
 

@@ -43,9 +43,9 @@ class TrainingRow(Record):
     """Mean of all workers and steps."""
     lr: Figure | None = None
     density: Figure | None = None
-    """Of this step, as the schedule has it."""
+    """Of this step, as the schedule has it; with local steps, of the last exchange."""
     bytes_sent: Count | None = None
-    """In this step."""
+    """In this step; with local steps, in the last exchange, for each of its steps."""
     bytes_sent_total: Count | None = None
     samples_per_second: Figure | None = None
     skipped_steps: Count | None = None
@@ -92,7 +92,10 @@ class Summary(Record):
     test_images: Count | None = None
     world_size: Count | None = None
     density: Figure | None = None
+    """With local steps, of an exchange."""
     density_warmup_steps: Count | None = None
+    every: Count | None = None
+    """Steps from one exchange to the next; 1 where every step is one."""
     settled_steps: Count | None = None
     """Steps after the density warm-up, skipped ones not counted."""
     steps: Count | None = None
@@ -105,6 +108,8 @@ class Summary(Record):
     """That training waited for checkpoints."""
     samples_per_second: Figure | None = None
     bytes_sent_per_step: Figure | None = None
+    bytes_sent_per_exchange: Figure | None = None
+    """The same where every step is an exchange."""
     dense_bytes_per_step: Count | None = None
     """That dense training of as many workers sends."""
     compression_ratio: Figure | None = None

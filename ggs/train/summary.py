@@ -22,16 +22,18 @@ def summarise(
     """
     config, optimizer, state = trainer.config, trainer.optimizer, trainer.state
     world_size = trainer.trained_by
-    steps, sent, dense, elements = (
+    steps, sent, dense, elements, exchanges = (
         (
             state.settled_steps,
             state.settled_bytes,
             state.settled_dense_bytes,
             state.settled_elements,
+            state.settled_exchanges,
         )
         if state.settled_steps
-        else (state.step, state.bytes_sent, state.dense_bytes, state.elements)
+        else (state.step, state.bytes_sent, state.dense_bytes, state.elements, state.exchanges)
     )
+    exchanges = steps if config.every == 1 else max(1, exchanges)
     total = state.bytes_sent
     global_batch_size = config.batch_size * config.accumulate * world_size
     return Summary(
@@ -45,8 +47,9 @@ def summarise(
         top1_replicas_mean=sum(replicas) / len(replicas) if replicas else None,
         test_images=len(trainer.test_images),
         world_size=world_size,
-        density=elements / (steps * optimizer.statistics.numel),
+        density=elements / (exchanges * optimizer.statistics.numel),
         density_warmup_steps=trainer.plan.density_warmup,
+        every=config.every,
         settled_steps=state.settled_steps,
         steps=state.step,
         resumed_from_step=trainer.resumed_from,
@@ -56,6 +59,7 @@ def summarise(
         checkpoint_seconds=round(checkpoint_seconds, 3),
         samples_per_second=round(state.images / state.training_seconds, 1),
         bytes_sent_per_step=round(sent / steps, 1),
+        bytes_sent_per_exchange=round(sent / exchanges, 1),
         dense_bytes_per_step=dense // steps,
         compression_ratio=dense / sent if sent else None,
         bytes_sent_total=total,

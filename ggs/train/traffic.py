@@ -16,7 +16,7 @@ so few that it takes a second where 16 workers choose their exchange."""
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one worker sends in a step."""
+    """What one worker sends in a step that exchanges; local steps send nothing."""
 
     exchange: str
     elements: int
@@ -96,16 +96,22 @@ class TrafficForecast:
     def run(self, steps: int, warmup: int) -> WholeRun:
         """All ``steps``, of which the density warm-up is the first ``warmup``.
 
-        Of a long warm-up one step in the middle of each of ``WARMUP_PARTS`` parts stands for all of it.
+        Of a long warm-up one exchange in the middle of each of ``WARMUP_PARTS`` parts stands for all of it.
         """
-        settled, warm = self.step(self._config.density), min(steps, warmup)
-        density = exponential_warmup(self._config.density, warmup)
-        length = -(-warm // WARMUP_PARTS) | 1  # odd, so that there is a step in the middle
+        every, density = self._config.every, exponential_warmup(self._config.density, warmup)
+        warm = min(steps, warmup) // every  # exchanges, each in the last of its steps
+        length = -(-warm // WARMUP_PARTS) | 1  # odd, so that there is one in the middle
         parts = [range(first, min(first + length, warm)) for first in range(0, warm, length)]
-        steps_alike = [(len(part), self.step(density(part[len(part) // 2]))) for part in parts]
-        steps_alike.append((steps - warm, settled))
+        alike = [
+            (len(part), self.step(density(part[len(part) // 2] * every + every - 1)))
+            for part in parts
+        ]
+        alike.append((steps // every - warm, self.step(self._config.density)))
+        alike.append(
+            (int(steps % every > 0), self.step(density(steps - 1)))
+        )  # what is left at the end
         return WholeRun(
-            sum(count * step.bytes_sent for count, step in steps_alike),
+            sum(count * exchange.bytes_sent for count, exchange in alike),
             steps * self._dense,
-            length == 1 and all(step.exact for count, step in steps_alike if count),
+            length == 1 and all(exchange.exact for count, exchange in alike if count),
         )

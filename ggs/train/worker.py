@@ -210,6 +210,7 @@ def _finish(trainer: Trainer, checkpoint_seconds: float) -> Summary:
     """Evaluate and save the final model; a collective. Return the summary."""
     replicas: list[float] = []
     config, optimizer = trainer.config, trainer.optimizer
+    trainer.exchange_rest()  # not before the last checkpoint, which a longer run may go on from
     if (
         config.batchnorm != "dense"
         and batchnorm_modules(trainer.model)

@@ -18,6 +18,7 @@ from ggs.cli.main import app
 from ggs.errors import ConfigurationError
 from ggs.exchange import forecast
 from ggs.exchange.cost import OVERHEADS, Network, Overhead
+from ggs.text import readable_bytes
 from ggs.train.dry_run import dry_run
 from tests.train.test_dry_run import config_for, run
 from tests.worker_pool import WorkerPool
@@ -85,6 +86,7 @@ def test_ten_thousand_workers() -> None:
         ({"bandwidth_text": "9" * 400 + "bit"}, r"^bandwidth: '9{37}\.\.\.' is .* 1 kbit to"),
         ({"bandwidth_text": "0." + "0" * 300 + "1bit"}, "^bandwidth: '0.0+[.]+' is .* 1 kbit to"),
         ({"density": 2.0}, "density: 2 is not"),
+        ({"every": 0}, "every: 0 is not allowed; give 1 to 10,000 steps between two exchanges"),
         ({"density": 0.0}, "density: 0 is not allowed; give a share above 0 and at most 1"),
     ],
 )
@@ -135,9 +137,11 @@ def test_batch_norm_and_what_is_frozen_is_told_apart() -> None:
     assert plan.shapes("densenet121").numel == 7_978_856
 
 
-def _predicted(model: str, nodes: int, density: float) -> dict[str, plan.Prediction]:
+def _predicted(
+    model: str, nodes: int, density: float, every: int = 1
+) -> dict[str, plan.Prediction]:
     cluster = plan.ClusterShape(nodes, 0, Network(1e9, 50e-6, 8e9))
-    found = plan.predict(plan.shapes(model), cluster, 1.0, density)
+    found = plan.predict(plan.shapes(model), cluster, 1.0, density, every=every)
     return {prediction.method: prediction for prediction in found}
 
 
@@ -155,6 +159,17 @@ def test_bytes_are_those_of_the_dry_run_and_of_the_run(
         run_dir=tmp_path, log_every=1, evaluate_every=0, tensorboard=False, **settings
     )
     assert workers.run(nodes, run, config)[0] == [found["ggs"].node_bytes] * 3
+
+
+def test_local_steps_are_told_by_exchange_and_by_step() -> None:
+    each, local = _predicted("lenet5", 4, 0.01)["ggs"], _predicted("lenet5", 4, 0.01, 4)["ggs"]
+    told = dry_run(config_for(workers=4, density=0.01, every=4)).traffic
+    assert local.node_bytes == told.bytes_sent / 4
+    assert local.exchange == f"allgather, every 4 steps {readable_bytes(told.bytes_sent)}"
+    assert local.seconds == pytest.approx(1.0 + (each.seconds - 1.0) / 4, rel=1e-6)
+    text = plan.plan("resnet50", 4, 8, "1Gbit", "50us", 150, 0.001, "fp32", every=8)
+    assert "every 8 steps" in text
+    assert "hierarchical" not in text
 
 
 def test_bytes_by_index_range_are_those_of_the_dry_run() -> None:

@@ -385,7 +385,7 @@ def test_every_byte_is_counted(workers: WorkerPool, exchange: str, size: int) ->
     if exchange == "auto":
         assert logs[0] == [
             f"exchange: allgather, for 200 of 20,000 elements on {size} workers; "
-            f"sends {readable_bytes(sent[0])} a worker and step now"
+            f"sends {readable_bytes(sent[0])} a worker and exchange now"
         ]
 
 

@@ -244,7 +244,7 @@ def _one_nan(rank: int, size: int, at: int, most: int = 100) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("at", [5, 7])
+@pytest.mark.parametrize("at", [4, 5, 7])  # the first, second and last of the local steps
 def test_a_gradient_that_is_not_finite_leaves_out_one_step_of_one_worker(
     workers: WorkerPool, at: int
 ) -> None:

@@ -107,7 +107,7 @@ def test_one_run_has_nothing_to_be_compared_with(tmp_path: Path) -> None:
     assert not any(name.startswith("against") for name in found.names())
 
 
-OF_SPARSE_RUNS = ("density", "density_warmup", "scope", "values", "exchange", "workers_per_node",
+OF_SPARSE_RUNS = ("density", "density_warmup", "every", "scope", "values", "exchange", "workers_per_node",
                   "dense_below")  # fmt: skip
 
 

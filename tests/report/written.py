@@ -13,7 +13,7 @@ Row = dict[str, Any]
 def config(**changed: Any) -> Row:
     return {
         "model": "lenet5", "data": "mnist5k", "optimizer": "adam", "lr": 0.001, "seed": 0,
-        "method": "ggs", "density": 0.01, "density_warmup": "1 epoch", "scope": "global",
+        "method": "ggs", "density": 0.01, "density_warmup": "1 epoch", "every": 1, "scope": "global",
         "values": "fp32", "batchnorm": "average", "exchange": "auto", "workers_per_node": None,
         "dense_below": 0, "max_consecutive_skips": 100, **changed,
     }  # fmt: skip

@@ -81,6 +81,16 @@ def test_the_example_passes(root: Path) -> None:
         (["--batch-size", "1000", "--workers", "3", "--accumulate", "2"], ["6,000 images"]),
         (["--backend", "nccl", "--device", "cpu"], ["backend", "nccl", "gloo"]),
         (["--method", "dgc"], ["method: dgc", "adam", "--optimizer sgd --momentum 0.9"]),
+        (["--every", "0"], ["every: 0", "at least 1"]),
+        (
+            ["--every", "2", "--method", "gs"],
+            ["every: 2", "method is gs", "--every 1 or --method ggs"],
+        ),
+        (["--every", "2", "--method", "dense"], ["every: 2", "method is dense"]),
+        (
+            ["--every", "2", "--exchange", "hierarchical"],
+            ["every: 2", "hierarchical", "--exchange auto"],
+        ),
         (["--workers", "0"], ["workers: 0", "or leave workers out (one per GPU, else 1)"]),
         (["--steps", "0"], ["steps: 0", "or leave steps out"]),
     ],

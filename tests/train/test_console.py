@@ -59,8 +59,20 @@ def test_the_summary_names_what_a_person_wants_to_know(capsys: pytest.CaptureFix
         "runs/quickstart",
     ):
         assert words in page
+    assert "exchange" not in page
     assert "skipped" not in page
     assert "resumed" not in page
+
+
+def test_local_steps_are_told_by_exchange_and_by_step(capsys: pytest.CaptureFixture[str]) -> None:
+    local = {"every": 4, "bytes_sent_per_exchange": 1516.0, "density": 0.004}
+    Reporter(100, 10).summary({**SUMMARY, **local}, "x")
+    page = capsys.readouterr().out
+    assert "GGS around adam, 4 local steps between exchanges" in page
+    assert (
+        "379 B per worker and step after the density warm-up, 1.5 kB in each exchange, every 4 steps "
+        "(density 0.4000%)"
+    ) in page
 
 
 @pytest.mark.parametrize(

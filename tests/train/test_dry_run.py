@@ -84,6 +84,10 @@ def test_bytes_by_index_range_are_foretold_closely(tmp_path: Path, workers: Work
         (2, {"density_warmup": "6 steps", "scope": "tensor", "values": "int8", "dense_below": 100}),
         (3, {"density_warmup": "6 steps", "method": "dgc", "optimizer": "sgd", "lr": 1e-4}),
         (2, {"method": "dense", "density_warmup": "6 steps"}),
+        (2, {"density_warmup": "6 steps", "every": 3}),
+        (2, {"density_warmup": "6 steps", "every": 4, "steps": 7, "dense_below": 100}),
+        (2, {"density_warmup": "20 steps", "every": 4}),
+        (2, {"every": 100}),
         (2, {}),
     ],
     ids=str,
@@ -105,7 +109,7 @@ def test_every_byte_of_a_whole_run_is_foretold(
     assert line == (
         f"  whole run {readable_bytes(summary['bytes_sent_total'])} per worker"
         f"{', warm-up included' if warmed_up else ''}; dense training "
-        f"{readable_bytes(found.whole_run.dense_bytes)}, {ratio:.1f} times as much"
+        f"{readable_bytes(found.whole_run.dense_bytes)}, {ratio:,.1f} times as much"
     )
 
 
@@ -240,3 +244,24 @@ def test_a_worker_of_a_launcher_tries_alone(monkeypatch: pytest.MonkeyPatch) -> 
     found = dry_run(config_for())
     assert found.workers == 2
     assert found.traffic == alone
+
+
+def test_local_steps_are_told_by_exchange_and_by_step(tmp_path: Path, workers: WorkerPool) -> None:
+    settings = {"every": 4, "steps": 8, "density": 0.004, "values": "sign"}
+    found = dry_run(config_for(workers=2, **settings))
+    config = config_for(
+        run_dir=tmp_path, log_every=1, evaluate_every=0, tensorboard=False, **settings
+    )
+    sent = workers.run(2, run, config)[0]
+    assert sent == [0, 0, 0, *[found.traffic.bytes_sent // 4] * 5]  # from the first exchange on
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["bytes_sent_per_exchange"] == found.traffic.bytes_sent
+    assert summary["bytes_sent_per_step"] == found.traffic.bytes_sent / 4
+    assert summary["bytes_sent_total"] == found.traffic.bytes_sent * 2
+    assert summary["density"] == pytest.approx(0.004, rel=0.01)
+    assert summary["every"] == 4
+    text = describe(found)
+    assert f"{found.traffic.bytes_sent:,} B per worker and exchange, every 4 steps: " in text
+    assert f"{found.traffic.bytes_sent / 4:,.0f} B per step; dense training 246.8 kB, " in text
+    assert found.memory["local steps"] == 2 * found.memory["residual"]
+    assert "local steps 493.6 kB" in text

@@ -321,6 +321,25 @@ def test_the_log_tells_the_exchange_and_hints_at_a_cheaper_one(
     assert others == [""]
 
 
+def test_local_steps_are_told_of_first_and_last(tmp_path: Path, workers: WorkerPool) -> None:
+    config = config_for(tmp_path, every=3, steps=7)
+    first, *others = workers.run(2, said, config, "")
+    assert "local steps: each worker moves its own weights, and every 3 steps" in first
+    assert "GGS around adam, 3 local steps between exchanges" in first
+    assert " in each exchange, every 3 steps (density " in first
+    assert others == [""]
+
+
+def test_the_model_saved_in_the_middle_of_local_steps_is_everyones(
+    tmp_path: Path, workers: WorkerPool
+) -> None:
+    """What is left of the local steps is exchanged before the model is tested and saved."""
+    workers.run(2, run, config_for(tmp_path, every=4, steps=6, check_replicas_every="1 steps"))
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert rows(tmp_path, "evaluation")[-1]["bytes_sent_total"] == summary["bytes_sent_total"]
+    assert rows(tmp_path, "train")[-1]["bytes_sent_total"] < summary["bytes_sent_total"]
+
+
 def test_the_log_tells_how_nodes_are_made_up(tmp_path: Path, workers: WorkerPool) -> None:
     config = config_for(tmp_path, steps=2, exchange="hierarchical", workers_per_node=2)
     first, *others = workers.run(4, said, config, "")

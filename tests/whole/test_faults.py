@@ -143,14 +143,14 @@ worker.main(config.parse(sys.argv[1:]))
 
 
 @pytest.fixture
-def harm(tmp_path: Path, _compiled: None) -> Iterator[Callable[[str, float], list[str]]]:
+def harm(tmp_path: Path, _compiled: None) -> Iterator[Callable[..., list[str]]]:
     """Train through the real entrypoint with harm at a place; the log's lines. Nothing may be left."""
     script, marker = tmp_path / "sabotage.py", f"faults-{os.getpid()}-{time.monotonic_ns()}"
     script.write_text(SABOTAGE)
     processes = []
 
-    def start(place: str, seconds: float) -> list[str]:
-        values = settings(tmp_path, collective_timeout=61)
+    def start(place: str, seconds: float, **changes: Any) -> list[str]:
+        values = settings(tmp_path, collective_timeout=61, **changes)
         values.pop("workers")
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
         process = subprocess.Popen(
@@ -208,6 +208,21 @@ def test_a_kill_anywhere_costs_steps_and_nothing_else(
     workers.run(2, run, settings(tmp_path))
     assert weights(tmp_path) == undisturbed
     assert not list((tmp_path / "checkpoints").glob("*.partial"))
+
+
+@pytest.mark.full
+def test_a_kill_between_two_exchanges_costs_steps_and_nothing_else(
+    harm: Callable[..., list[str]], workers: WorkerPool, tmp_path: Path
+) -> None:
+    """Exchanges after steps 3, 6 and 9: every checkpoint of the killed run is of local steps."""
+    local = {"every": 3, "density": 0.01, "optimizer": "adamw"}
+    workers.run(2, run, settings(tmp_path / "undisturbed", **local))
+    log = harm("forward", 150, every=3, density=0.01, optimizer="adamw")
+    assert log[-1].startswith("ggs: rank 1 on task local-0: killed by SIGKILL")
+    steps = {int(path.name[-2:]) for path in files.checkpoints(tmp_path / "checkpoints")}
+    assert steps in ({2}, {2, 4})
+    workers.run(2, run, settings(tmp_path, **local))
+    assert weights(tmp_path) == weights(tmp_path / "undisturbed")
 
 
 def test_a_paused_worker_ends_the_job(harm: Callable[[str, float], list[str]]) -> None:
@@ -562,11 +577,14 @@ def test_a_run_folder_whose_storage_goes_away_is_one_line(
     assert not list(small_storage.iterdir())
 
 
-def test_the_figures_of_a_resumed_run_are_whole(tmp_path: Path, workers: WorkerPool) -> None:
+@pytest.mark.parametrize("every", [1, 3])
+def test_the_figures_of_a_resumed_run_are_whole(
+    tmp_path: Path, workers: WorkerPool, every: int
+) -> None:
     """What the summary counts goes on where it was; nothing is counted twice."""
-    workers.run(2, run, settings(tmp_path / "a"))
-    workers.run(2, run, settings(tmp_path / "b", steps=4))
-    workers.run(2, run, settings(tmp_path / "b"))
+    workers.run(2, run, settings(tmp_path / "a", every=every))
+    workers.run(2, run, settings(tmp_path / "b", steps=4, every=every))
+    workers.run(2, run, settings(tmp_path / "b", every=every))
     found = [json.loads((tmp_path / n / "run" / "summary.json").read_text()) for n in "ab"]
     for name in ("steps", "epochs", "bytes_sent_total", "density", "settled_steps", "top1", "loss"):
         assert found[0][name] == found[1][name], name

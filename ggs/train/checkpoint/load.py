@@ -137,5 +137,11 @@ def _share_residuals(
         ggs["residual"] = resize.weighted_sum(residuals, weights)
         ggs["residual_weight"] = sharing
         ggs["exchange"] = {}  # it is about the old ranks and parts
-    except (LookupError, TypeError, AttributeError, RuntimeError) as error:
+        if "local_steps" in ggs:
+            local = [other["optimizer"]["ggs"]["local_steps"] for other in states]
+            ggs["local_steps"] = {
+                "steps": resize.merged_steps([one["steps"] for one in local]),
+                "sum": resize.weighted_sum([one["sum"] for one in local], weights),
+            }
+    except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"the optimizer's state is damaged: {error!r}") from None

@@ -8,10 +8,14 @@ of which each holds a part, i and j count nodes, and r_i is the sum of its worke
 
 All that is one worker's own and has no mean (moments of any optimizer, batch-norm layers, counters) comes
 whole from the old worker that covers most.
+
+Between two exchanges of local steps a worker's sum of updates is undelivered as well, and shared out as
+its residual is; the steps go on where they were.
 """
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +35,20 @@ def shares(old_size: int, new_size: int, rank: int) -> dict[int, Fraction]:
 def main_source(covered: Mapping[int, Fraction]) -> int:
     """The old rank with the largest share, the lowest of equals."""
     return min(covered, key=lambda old: (-covered[old], old))
+
+
+def merged_steps(steps: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The local steps of several workers as one's: with a gradient, or left out, where any had or was.
+
+    Args:
+        steps: of each worker, as in its state, equally many.
+    """
+    merged = []
+    for row in zip(*steps, strict=True):
+        gradients = [any(has) for has in zip(*(step["gradients"] for step in row), strict=True)]
+        skipped = any(step["skipped"] for step in row)
+        merged.append({**row[0], "skipped": skipped, "gradients": gradients})
+    return merged
 
 
 def weighted_sum(

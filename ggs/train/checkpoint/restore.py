@@ -1,5 +1,7 @@
 """A loaded checkpoint into a trainer, and a trainer into what is saved."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -27,17 +29,16 @@ def describe(model: nn.Module) -> dict[str, str]:
 
 
 def replicated(optimizer: DistributedOptimizer) -> dict[str, Tensor]:
-    """The parameters that are the same on all workers."""
-    return {name: parameter.detach() for name, parameter in optimizer.shared}
+    """The parameters that are the same on all workers, as they are."""
+    return optimizer.shared_weights()
 
 
 def own_state(trainer: Trainer) -> dict[str, Any]:
     """All that decides how this worker goes on, but for the replicated parameters."""
-    return {
-        "model": _own_tensors(trainer),
-        "rng": rng.get_state(trainer.device),
-        **trainer.state_dict(),
-    }
+    state = trainer.state_dict()
+    if local := state["optimizer"]["ggs"].get("local_steps"):
+        del local["point"]  # which is what is replicated
+    return {"model": _own_tensors(trainer), "rng": rng.get_state(trainer.device), **state}
 
 
 def _own_tensors(trainer: Trainer) -> dict[str, Tensor]:
@@ -54,7 +55,7 @@ def restore(trainer: Trainer, loaded: Loaded) -> str:
     require_same_model(loaded.manifest.model, describe(trainer.model), str(loaded.folder))
     state, size = loaded.state, trainer.collectives.size
     resized = loaded.manifest.world_size != size
-    try:
+    with _fitting(loaded):
         _count_images(trainer, loaded)
         changes = _adapt(trainer, loaded) if resized else ""
         sharing = state["optimizer"]["ggs"].get("residual_weight", 1)
@@ -64,18 +65,13 @@ def restore(trainer: Trainer, loaded: Loaded) -> str:
                 "update is lost"
             )
         _copy(_own_tensors(trainer), state["model"])
-        trainer.load_state_dict(state)
-        trainer.resumed_from = trainer.state.step
         if trainer.collectives.rank == 0:
             _copy(replicated(trainer.optimizer), loaded.replicated)
-    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError(
-            f"{loaded.folder} does not fit: {type(error).__name__}: {one_line(error)}"
-        ) from error
     for _, parameter in trainer.optimizer.shared:
         trainer.collectives.broadcast_(parameter)
+    with _fitting(loaded):  # local steps go on from the shared weights
+        trainer.load_state_dict(state)
+        trainer.resumed_from = trainer.state.step
     if resized:  # two workers with one stream of numbers would drop the same units
         rank = trainer.collectives.rank
         torch.manual_seed(
@@ -84,6 +80,19 @@ def restore(trainer: Trainer, loaded: Loaded) -> str:
     else:
         rng.set_state(state["rng"], trainer.device)
     return changes
+
+
+@contextmanager
+def _fitting(loaded: Loaded) -> Iterator[None]:
+    """Inside, what does not fit is a CheckpointError."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{loaded.folder} does not fit: {type(error).__name__}: {one_line(error)}"
+        ) from error
 
 
 @torch.no_grad()

@@ -154,6 +154,16 @@ SCENARIOS: dict[str, dict[str, Any]] = {
         "steps": 8, "dense_below": 200, "density": 0.01, "density_warmup": "4 steps",
         "optimizer": "rmsprop",
     },
+    # Exchanges after steps 4 and 8, and of what is there after the end.
+    "local steps, batch-norm, decay": {
+        **IMAGES, "every": 4, "epochs": 2, "density": 0.05, "density_warmup": "6 steps", "optimizer": "adamw",
+        "lr_schedule": "cosine", "values": "int8", "evaluate_every": "3 steps", "log_every": 1,
+        "check_replicas_every": "1 steps",
+    },
+    "local steps, fp16, whose first steps overflow": {
+        **IMAGES, "model": "tests.train.checkpoint.test_resume:loud_net", "precision": "fp16", "epochs": 2,
+        "density": 0.1, "log_every": 1, "every": 3,
+    },
 }  # fmt: skip
 
 
@@ -479,6 +489,40 @@ def test_another_number_of_workers_loses_no_update(
     assert "warning: 2 -> 1 workers: residuals shared out so that no update is lost" in said
     assert "a step has 200 images instead of 400, 0 images of this epoch come twice" in said
     assert load_file(tmp_path / "one" / "run" / "model.safetensors").keys()
+
+
+def test_another_number_of_workers_between_two_exchanges_loses_no_update(
+    workers: WorkerPool, tmp_path: Path
+) -> None:
+    settings = {"steps": 8, "batch_size": 100, "every": 4, "optimizer": "adamw", "density": 0.01}
+    workers.run(2, run, config_for(tmp_path / "two", **settings))
+    halfway = files.step_folder(tmp_path / "two" / "checkpoints", 6)
+    before = local_sum(halfway, 2)
+    assert before.abs().max() > 1e-4
+    residual = undelivered(halfway, 2)
+    for size in (1, 3, 4, 7):
+        assert torch.allclose(local_sum(halfway, size), before, rtol=1e-6, atol=1e-9)
+        assert torch.allclose(undelivered(halfway, size), residual, rtol=1e-6, atol=1e-9)
+    for size in (1, 4):
+        resumed = tmp_path / f"resumed-by-{size}"
+        only(tmp_path / "two", 6, resumed)
+        config = config_for(resumed, check_replicas_every="1 steps", **settings)
+        summary = workers.run(size, run, config)[0]
+        assert summary["steps"] == 8
+        last = load(files.step_folder(resumed / "checkpoints", 8), 0, size).state["optimizer"][
+            "ggs"
+        ]
+        assert "local_steps" not in last  # the exchange came when it would have come
+
+
+def local_sum(folder: Path, size: int) -> torch.Tensor:
+    """Σ s / N as ``size`` workers take it from a checkpoint between two exchanges, in float64."""
+    total: Any = 0
+    for rank in range(size):
+        local = load(folder, rank, size).state["optimizer"]["ggs"]["local_steps"]
+        assert len(local["steps"]) == 2
+        total = total + torch.cat([s.double().reshape(-1) for s in local["sum"].values()])
+    return total / size
 
 
 def in_nodes(folder: Path, workers_per_node: int | None, **settings: Any) -> TrainConfig:
