@@ -16,7 +16,7 @@ gradients before the exchange: there it shrinks, by all of the steps, where any 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from ggs.errors import CheckpointError, UnsupportedError
 from ggs.optim.capture import UpdateCapture, weight_decay_applied, weight_decay_kind
 from ggs.optim.flat import FlatParameters
-from ggs.optim.state_checks import check_tensors
+from ggs.optim.state_checks import check_tensors, is_list
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,11 @@ class LocalSteps:
         self._weights = [slot.view(chunk.weights, chunk.start) for slot, chunk, _ in order]
         self._points = [slot.view(point, chunk.start) for slot, chunk, point in order]
         self._sums = [slot.view(self.sum) for slot, _, _ in order]
+        groups = enumerate(optimizer.param_groups)
+        group_of = {parameter: number for number, group in groups for parameter in group["params"]}
+        self._groups = [group_of[parameter] for parameter in self._parameters]
+        self._left = [1.0] * len(self._parameters)
+        """What decay has left of each shared parameter's point in this worker's weights, D."""
         self._versions: list[int] = []
 
     @property
@@ -107,8 +112,8 @@ class LocalSteps:
         self._begin()
         gradients = tuple(parameter.grad is not None for parameter in self._parameters)
         step = LocalStep(False, self.decays(), gradients)
-        self.steps.append(step)
-        self._shrink(self._sums, [step])
+        self._take(step)
+        _shrink(self._sums, self._factors(step))
         groups = self._optimizer.param_groups
         with weight_decay_applied(self._optimizer, groups, {}):
             self._capture.step()
@@ -118,7 +123,7 @@ class LocalSteps:
         """Leave this step out: the others have taken theirs."""
         self._begin()
         gradients = tuple(parameter.grad is not None for parameter in self._parameters)
-        self.steps.append(LocalStep(True, self.decays(), gradients))
+        self._take(LocalStep(True, self.decays(), gradients))
 
     @torch.no_grad()
     def _begin(self) -> None:
@@ -135,8 +140,7 @@ class LocalSteps:
     @torch.no_grad()
     def place(self) -> None:
         """Have the weights where the local steps have led."""
-        taken = [step for step in self.steps if not step.skipped]
-        for factor, members in self._by_factor(taken).items():
+        for factor, members in _alike(self._left).items():
             weights = [self._weights[i] for i in members]
             torch._foreach_copy_(weights, [self._sums[i] for i in members])
             torch._foreach_add_(weights, [self._points[i] for i in members], alpha=factor)
@@ -160,8 +164,11 @@ class LocalSteps:
             has_gradient: of each shared parameter, whether any worker had a gradient in any of the steps.
         """
         self.back_to_point()
-        everywhere = [LocalStep(False, step.decays, tuple(has_gradient)) for step in self.steps]
-        self._shrink(self._weights, everywhere)
+        left = [1.0] * len(self._parameters)
+        for step in self.steps:
+            everywhere = self._factors(replace(step, gradients=tuple(has_gradient)))
+            left = [a * b for a, b in zip(left, everywhere, strict=True)]
+        _shrink(self._weights, left)
         residual += self.sum
         self.forget()
 
@@ -169,24 +176,19 @@ class LocalSteps:
         """Be at the shared point, which is where the weights are."""
         self.sum.zero_()
         self.steps = []
+        self._left = [1.0] * len(self._parameters)
 
-    def _shrink(self, tensors: list[Tensor], steps: Sequence[LocalStep]) -> None:
-        for factor, members in self._by_factor(steps).items():
-            if factor != 1.0:
-                torch._foreach_mul_([tensors[i] for i in members], factor)
+    def _take(self, step: LocalStep) -> None:
+        self.steps.append(step)
+        if not step.skipped:
+            self._left = [a * b for a, b in zip(self._left, self._factors(step), strict=True)]
 
-    def _by_factor(self, steps: Sequence[LocalStep]) -> dict[float, list[int]]:
-        """What the steps' decay leaves of a weight, to the shared parameters of which it leaves that."""
-        groups = enumerate(self._optimizer.param_groups)
-        group_of = {p: number for number, group in groups for p in group["params"]}
-        alike: dict[float, list[int]] = {}
-        for i, parameter in enumerate(self._parameters):
-            factor = 1.0
-            for step in steps:
-                if step.gradients[i]:
-                    factor *= 1.0 - step.decays[group_of[parameter]]
-            alike.setdefault(factor, []).append(i)
-        return alike
+    def _factors(self, step: LocalStep) -> list[float]:
+        """What a step's decay leaves of each shared parameter."""
+        return [
+            1.0 - step.decays[group] if has else 1.0
+            for group, has in zip(self._groups, step.gradients, strict=True)
+        ]
 
     def state(self) -> dict[str, Any] | None:
         """What ``load`` takes back; None at the shared point, where there is nothing to keep."""
@@ -224,15 +226,10 @@ class LocalSteps:
     def _is_step(self, step: Any) -> bool:
         if not isinstance(step, dict):
             return False
-        decays, gradients = step.get("decays"), step.get("gradients")
         return (
             isinstance(step.get("skipped"), bool)
-            and isinstance(decays, list)
-            and len(decays) == len(self._optimizer.param_groups)
-            and all(isinstance(decay, float) for decay in decays)
-            and isinstance(gradients, list)
-            and len(gradients) == len(self._names)
-            and all(isinstance(has, bool) for has in gradients)
+            and is_list(step.get("decays"), float, len(self._optimizer.param_groups))
+            and is_list(step.get("gradients"), bool, len(self._names))
         )
 
     @torch.no_grad()
@@ -246,8 +243,20 @@ class LocalSteps:
             if "point" in state:
                 point.copy_(state["point"][name])
             total.copy_(state["sum"][name])
-        self.steps = [
-            LocalStep(s["skipped"], tuple(s["decays"]), tuple(s["gradients"]))
-            for s in state["steps"]
-        ]
+        for s in state["steps"]:
+            self._take(LocalStep(s["skipped"], tuple(s["decays"]), tuple(s["gradients"])))
         self.place()
+
+
+def _shrink(tensors: Sequence[Tensor], factors: Sequence[float]) -> None:
+    for factor, members in _alike(factors).items():
+        if factor != 1.0:
+            torch._foreach_mul_([tensors[i] for i in members], factor)
+
+
+def _alike(factors: Sequence[float]) -> dict[float, list[int]]:
+    """The places of each different factor."""
+    places: dict[float, list[int]] = {}
+    for i, factor in enumerate(factors):
+        places.setdefault(factor, []).append(i)
+    return places

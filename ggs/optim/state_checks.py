@@ -13,6 +13,11 @@ def is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
+def is_list(value: Any, kind: type, length: int) -> bool:
+    """Whether a state holds a list of so many of a kind here."""
+    return isinstance(value, list) and [type(item) for item in value] == [kind] * length
+
+
 def check_tensors(what: str, tensors: Any, expected: dict[str, tuple[int, ...]]) -> None:
     """Raise CheckpointError unless ``tensors``, of a state, has one of each name and shape expected."""
     if not isinstance(tensors, dict):
