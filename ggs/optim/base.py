@@ -118,7 +118,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Take one step on every worker; a collective.
 
         When any worker has a NaN or an infinite gradient, all skip the step before optimizer state or
-        residuals are touched; running statistics of batch-norm that are not finite are taken back.
+        residuals are touched; running statistics of batch-norm that are not finite are taken back. In local
+        steps (``ggs.GGS`` with ``every`` above 1) this worker alone skips; all learn of it at the exchange.
 
         Args:
             closure: as for any torch optimizer; evaluated once, on the local minibatch.

@@ -12,7 +12,8 @@ class GradScaler(torch.amp.GradScaler):
 
     An overflow on one worker makes all of them skip the step. torch's own scaler, which works too,
     then backs off on that worker alone; this one backs off on all, so that the scale is one number
-    for the whole job.
+    for the whole job. With local steps (``every`` above 1) an overflow is one worker's, who leaves its
+    step out, and the scale is each worker's own.
     """
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:

@@ -1,6 +1,7 @@
 """Exchanges before their time, and the last one: what was not sent yet is delivered, or dropped."""
 
-from collections.abc import Callable
+import copy
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,8 +14,6 @@ from ggs.errors import ConfigurationError, MismatchError, NonFiniteError
 from tests.models import backward, build
 from tests.optim.test_ggs import non_batchnorm
 from tests.worker_pool import WorkerPool
-
-Call = Callable[[ggs.GGS], None]
 
 
 def _trained(rank: int, steps: int, group: Any = None, **options: Any) -> tuple[nn.Module, ggs.GGS]:
@@ -230,3 +229,59 @@ def test_what_cannot_be_drained_is_named() -> None:
     optimizer.residual[3] = float("nan")
     with pytest.raises(NonFiniteError, match="residual is not finite"):
         optimizer.drain()
+
+
+def _any_order(worker: Any, calls: list[str], every: int, values: str) -> list[dict[str, Tensor]]:
+    """Adam on given gradients, with whatever calls in between: after each, where everything is."""
+    torch.manual_seed(5)
+
+    def fresh() -> tuple[nn.Linear, ggs.GGS]:
+        model = nn.Linear(20, 5, bias=False).double()
+        inner = torch.optim.Adam(model.parameters())
+        return model, ggs.GGS(inner, model, 0.1, values=values, every=every, process_group=worker)
+
+    (model, optimizer), twin = fresh(), nn.Linear(20, 5, bias=False).double()
+    alone = torch.optim.Adam(twin.parameters())
+    start, twin_start = _flat(optimizer), twin.weight.detach().clone()
+    generator = torch.Generator().manual_seed(worker.rank)
+    found = []
+    for call in calls:
+        if call == "step":
+            gradient = torch.randn(5, 20, generator=generator, dtype=torch.float64)
+            model.weight.grad, twin.weight.grad = gradient.clone(), gradient.clone()
+            optimizer.step()
+            alone.step()
+        elif call == "resume":
+            saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+            model, optimizer = fresh()
+            model.load_state_dict(saved[0])
+            optimizer.load_state_dict(saved[1])
+        elif call == "consolidated":
+            with optimizer.consolidated():
+                assert torch.equal(model.weight, optimizer.shared_weights()["weight"])
+        elif call == "drain(2)":
+            optimizer.drain(2)
+        else:
+            getattr(optimizer, call)()
+        found.append(
+            {
+                "arrived": _flat(optimizer) - start,
+                "own": _undelivered(optimizer),
+                "updates": (twin.weight.detach() - twin_start).flatten(),
+            }
+        )
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_calls_in_any_order_lose_nothing(seed: int) -> None:
+    random = Random(seed)
+    others = ["exchange_now", "drain", "drain(2)", "resume", "consolidated"]
+    calls = [random.choice(["step", "step", "step", random.choice(others)]) for _ in range(40)]
+    every, values = random.choice([1, 2, 5]), random.choice(["fp64", "int4"])
+    results = lockstep.run(3, _any_order, calls, every, values)
+    for rows in zip(*results, strict=True):
+        own = torch.stack([row["own"] for row in rows]).mean(0)
+        updates = torch.stack([row["updates"] for row in rows]).mean(0)
+        torch.testing.assert_close(rows[0]["arrived"] + own, updates, rtol=1e-11, atol=1e-13)
+        assert all(torch.equal(row["arrived"], rows[0]["arrived"]) for row in rows)
