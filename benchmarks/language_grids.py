@@ -13,8 +13,10 @@ from language_settings import Setting
 SEEDS = (0, 1, 2)
 DENSITIES = (0.001, 0.004, 0.01, 0.04, 0.1, 1.0)
 MOMENTA = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9)
-LEARNING_RATES = (3e-3, 6e-3, 1.2e-2)
+LEARNING_RATES = (1.5e-3, 3e-3, 6e-3)
 """Of methods with AdamW."""
+DEMO_LEARNING_RATES = (3e-4, 1e-3, 3e-3)
+DILOCO = {"outer_lr": 0.7, "outer_momentum": 0.9}
 GGS = Setting(method="ggs", lr=6e-3, momentum=0.5, density=0.01, values="sign")
 DENSE = Setting(method="dense", lr=6e-3)
 
@@ -23,12 +25,12 @@ def _with(base: Setting, **changes: Any) -> Setting:
     return dataclasses.replace(base, **changes)
 
 
-def _momentum() -> Iterator[Setting]:
-    """Which momentum suits which density; and that dense training wants the usual one."""
+def _momentum(lr: float) -> Iterator[Setting]:
+    """Which momentum suits which density; and which dense training wants."""
     for momentum in MOMENTA:
         for density in DENSITIES:
-            yield _with(GGS, density=density, momentum=momentum)
-        yield _with(DENSE, momentum=momentum)
+            yield _with(GGS, density=density, momentum=momentum, lr=lr)
+        yield _with(DENSE, momentum=momentum, lr=lr)
 
 
 def _values() -> Iterator[Setting]:
@@ -50,7 +52,7 @@ def _warmup() -> Iterator[Setting]:
 
 def _lr() -> Iterator[Setting]:
     """The learning rates of GGS and of dense training."""
-    for lr in (1.5e-3, *LEARNING_RATES, 2.4e-2):
+    for lr in (*LEARNING_RATES, 1.2e-2):
         yield _with(DENSE, lr=lr)
         for density in (0.001, 0.004, 0.01):
             yield _with(GGS, density=density, lr=lr)
@@ -81,13 +83,36 @@ def _targets() -> Iterator[Setting]:
             yield _with(GGS, density=density, lr=lr)
 
 
+def _rivals() -> Iterator[Setting]:
+    """Every method at three learning rates; GGS and dense training are in "targets"."""
+    for lr in LEARNING_RATES:
+        for rank in (1, 2, 4):
+            yield Setting(method="powersgd", lr=lr, warmup_steps=10, options={"rank": rank})
+        for every, density in ((4, 0.04), (10, 0.04), (4, 0.01)):
+            yield Setting(method="sparseloco", lr=lr, every=every, density=density, values="sign")
+        yield Setting(method="sparseloco", lr=lr, every=4, density=0.02, values="int4")
+        for warmup_steps in (50, 100):
+            yield Setting(method="onebit_adam", lr=lr, warmup_steps=warmup_steps)
+        for every in (10, 50):
+            yield Setting(method="averaging", lr=lr, every=every)
+            yield Setting(method="averaging", lr=lr, every=every, options=DILOCO)
+        for density in (0.004, 0.01):
+            yield Setting(method="gs", lr=lr, density=density, values="sign")
+    for lr in DEMO_LEARNING_RATES:
+        for density, values in ((32 / 4096, "fp32"), (32 / 4096, "sign"), (0.001, "sign")):
+            yield Setting(method="demo", optimizer="sgd", momentum=0.0, lr=lr, density=density,
+                          values=values)  # fmt: skip
+
+
 GRIDS: dict[str, Callable[[], Iterable[Setting]]] = {
-    "momentum": _momentum,
+    "momentum": lambda: _momentum(6e-3),
+    "momentum-3e-3": lambda: _momentum(3e-3),
     "values": _values,
     "warmup": _warmup,
     "lr": _lr,
     "optimizers": _optimizers,
     "targets": _targets,
+    "rivals": _rivals,
 }
 
 

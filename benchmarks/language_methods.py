@@ -5,6 +5,11 @@ from typing import Any
 
 import torch
 from language_settings import Setting
+from rivals.averaging import PeriodicAveraging
+from rivals.demo import DeMo
+from rivals.onebit_adam import OneBitAdam
+from rivals.powersgd import PowerSGD
+from rivals.sparseloco import SparseLoCo
 from torch import nn
 
 import ggs
@@ -40,5 +45,10 @@ _METHODS: dict[str, tuple[Build, tuple[str, ...]]] = {
     "dense": (ggs.Dense, ()),
     "ggs": (_pinned(ggs.GGS), _SPARSE),
     "gs": (_pinned(GradientSparsification), _SPARSE),
+    "powersgd": (PowerSGD, ("warmup_steps",)),
+    "sparseloco": (SparseLoCo, _SPARSE),
+    "demo": (DeMo, ("density", "values")),
+    "onebit_adam": (OneBitAdam, ("warmup_steps",)),
+    "averaging": (PeriodicAveraging, ()),
 }
 METHODS = tuple(_METHODS)

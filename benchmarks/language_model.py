@@ -44,11 +44,8 @@ class CharacterTransformer(nn.Module):
         self.blocks = nn.Sequential(*(Block(width) for _ in range(_LAYERS)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
-        for name, parameter in self.named_parameters():
-            if name.endswith("bias"):
-                nn.init.zeros_(parameter)
-            elif parameter.dim() > 1:
-                nn.init.normal_(parameter, std=0.02)
+        for embedding in (self.characters, self.positions):
+            nn.init.normal_(embedding.weight, std=0.02)
 
     def forward(self, text: Tensor) -> Tensor:
         """(b, t) character numbers to (b, t, vocabulary) logits of the characters that follow."""
