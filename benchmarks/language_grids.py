@@ -13,7 +13,7 @@ from language_settings import Setting
 SEEDS = (0, 1, 2)
 DENSITIES = (0.001, 0.004, 0.01, 0.04, 0.1, 1.0)
 MOMENTA = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9)
-LEARNING_RATES = (1.5e-3, 3e-3, 6e-3)
+LEARNING_RATES = (3e-3, 6e-3, 1.2e-2)
 """Of methods with AdamW."""
 DEMO_LEARNING_RATES = (3e-4, 1e-3, 3e-3)
 DILOCO = {"outer_lr": 0.7, "outer_momentum": 0.9}
@@ -52,7 +52,7 @@ def _warmup() -> Iterator[Setting]:
 
 def _lr() -> Iterator[Setting]:
     """The learning rates of GGS and of dense training."""
-    for lr in (*LEARNING_RATES, 1.2e-2):
+    for lr in (1.5e-3, *LEARNING_RATES, 2.4e-2):
         yield _with(DENSE, lr=lr)
         for density in (0.001, 0.004, 0.01):
             yield _with(GGS, density=density, lr=lr)
@@ -79,7 +79,7 @@ def _targets() -> Iterator[Setting]:
     """GGS at 0.4 % and at 0.1 % of dense training's bytes, and dense training."""
     for lr in LEARNING_RATES:
         yield _with(DENSE, lr=lr)
-        for density in (0.0008, 0.001, 0.004, 0.006):
+        for density in (0.00093, 0.001, 0.004, 0.0058):
             yield _with(GGS, density=density, lr=lr)
 
 
