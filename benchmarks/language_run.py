@@ -51,8 +51,8 @@ def train(worker: lockstep.Worker, setting: Setting) -> Row:
     optimizer = language_methods.create(setting, inner, model, worker)
     text, held_out = language_text.load().training, language_text.held_out(CONTEXT)
     windows = torch.Generator().manual_seed(1000 * setting.seed + worker.rank)
-    sent = [0]
-    """Bytes until before each step, and after the last."""
+    sent = [optimizer.collectives.bytes_sent]
+    """Bytes until before each step, and after the last; to construct it the workers agreed on settings."""
     curve = []
     for step in range(setting.steps):
         for group in optimizer.param_groups:

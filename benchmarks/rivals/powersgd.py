@@ -43,15 +43,15 @@ class PowerSGD(DistributedOptimizer):
         settings: dict[str, Any] = {"rank": rank, "warmup_steps": warmup_steps, "seed": seed}
         super().__init__(optimizer, model, settings, "dense", 100, process_group)
         self._warmup_steps = warmup_steps
-        self._matrices = [p for _, p in self.shared if _is_worth_it(p, rank)]
+        self.matrices = [p for _, p in self.shared if _is_worth_it(p, rank)]
         self._others = [p for _, p in self.shared if not _is_worth_it(p, rank)]
         generator = torch.Generator().manual_seed(seed)
         self.right = [
-            torch.randn(p[0].numel(), min(rank, len(p), p[0].numel()), generator=generator)
-            for p in self._matrices
+            torch.randn(p[0].numel(), min(rank, len(p)), generator=generator, dtype=p.dtype)
+            for p in self.matrices
         ]
         """Q of each compressed parameter, (m, rank)."""
-        self.error = [torch.zeros(len(p), p[0].numel()) for p in self._matrices]
+        self.error = [torch.zeros(len(p), p[0].numel(), dtype=p.dtype) for p in self.matrices]
         """What the last step left of each compressed gradient, (n, m)."""
 
     @torch.no_grad()
@@ -68,18 +68,14 @@ class PowerSGD(DistributedOptimizer):
         return self.statistics.numel
 
     def _compress(self) -> None:
-        for parameter, error in zip(self._matrices, self.error, strict=True):
+        for parameter, error in zip(self.matrices, self.error, strict=True):
             assert parameter.grad is not None
             error += parameter.grad.view_as(error)  # now M
-        for right in self.right:
-            orthogonalise_(right)
-        left = self._summed([m @ q for m, q in zip(self.error, self.right, strict=True)])
-        for p in left:
-            orthogonalise_(p)
+        right = [_orthogonal(q) for q in self.right]
+        left = self._summed([m @ q for m, q in zip(self.error, right, strict=True)])
+        left = [_orthogonal(p) for p in left]
         self.right = self._summed([m.T @ p for m, p in zip(self.error, left, strict=True)])
-        for parameter, error, p, q in zip(
-            self._matrices, self.error, left, self.right, strict=True
-        ):
+        for parameter, error, p, q in zip(self.matrices, self.error, left, self.right, strict=True):
             q /= self.collectives.size
             low_rank = p @ q.T
             error -= low_rank
@@ -103,12 +99,6 @@ def _is_worth_it(parameter: Tensor, rank: int) -> bool:
     return (n + m) * min(rank, n, m) * 2 < n * m
 
 
-def orthogonalise_(matrix: Tensor) -> None:
-    """Gram-Schmidt on the columns of (n, rank), in place; a column of zeros stays zero."""
-    for column in range(matrix.shape[1]):
-        own = matrix[:, column]
-        norm = torch.linalg.vector_norm(own)
-        if norm > 0:
-            own /= norm
-        rest = matrix[:, column + 1 :]
-        rest -= torch.outer(own, own @ rest)
+def _orthogonal(matrix: Tensor) -> Tensor:
+    """(n, rank) orthonormal columns that span the same; gradients of few samples have fewer dimensions."""
+    return torch.linalg.qr(matrix).Q
