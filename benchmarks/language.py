@@ -104,6 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.list:
             print(*missing, sep="\n")
             return 0
+        results_file.cut_off_half_line(arguments.out)
         return 1 if missing and study(missing, arguments.out, arguments.jobs) else 0
     except KeyboardInterrupt:
         print(f"language.py: interrupted; the same command goes on from what is in {arguments.out}",

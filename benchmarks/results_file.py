@@ -11,18 +11,15 @@ class ResultsError(ValueError):
 
 
 def load(path: Path) -> list[dict[str, Any]]:
-    """The rows of ``path``; none where there is no such file. The half line of a killed study is cut off.
+    """The rows of ``path``; none where there is no such file. A half line at its end is passed over.
 
     Raises OSError, and ResultsError for what no study has written.
     """
     if not path.exists():
         return []
     content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if content[whole:]:
-        os.truncate(path, whole)
     rows = []
-    for number, line in enumerate(content[:whole].splitlines(), 1):
+    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
         try:
             row = json.loads(line)
         except ValueError as error:
@@ -31,3 +28,10 @@ def load(path: Path) -> list[dict[str, Any]]:
             raise ResultsError(f"line {number} of {path} is no result but {line[:40].decode()}")
         rows.append(row)
     return rows
+
+
+def cut_off_half_line(path: Path) -> None:
+    """What a killed study left of its last line, of a file that ``load`` has read."""
+    if path.exists():
+        content = path.read_bytes()
+        os.truncate(path, content.rfind(b"\n") + 1)

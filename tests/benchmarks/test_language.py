@@ -112,6 +112,8 @@ def test_what_is_there_is_not_run_again(
     assert language.main([*arguments, "--list"]) == 0
     listed = capsys.readouterr().out
     assert listed.startswith(f"2 runs, 1 of them in {out}\nggs lr=0.006 momentum=0.5 density=0.01")
+    assert len(out.read_bytes()) == whole + 40  # to list writes nothing
+    benchmark("results_file").cut_off_half_line(out)
     assert out.read_bytes() == first[:whole]
     out.write_bytes(first)
     assert language.main(arguments) == 0
