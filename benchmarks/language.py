@@ -9,13 +9,11 @@ resumes a study that was interrupted. ``language_tables.py`` makes the tables an
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
-import multiprocessing
-import signal
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
@@ -23,12 +21,11 @@ import results_file
 from language_grids import GRIDS, SEEDS, runs
 from language_run import execute
 from language_settings import Setting, identity
+from study_pool import INTERRUPTED, finished
 
 from ggs.errors import GGSError
 
 OUT = Path(__file__).parents[1] / "docs" / "results" / "language.jsonl"
-INTERRUPTED = 130
-"""The exit status of a program that Ctrl-C has ended."""
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -60,34 +57,18 @@ def study(missing: Sequence[Setting], out: Path, jobs: int) -> int:
     """Train ``missing``, ``jobs`` at once, and append each row as it comes; how many failed."""
     failed = 0
     out.parent.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_die_at_once)
-    try:
-        futures = {pool.submit(execute, setting): setting for setting in missing}
-        for done, future in enumerate(as_completed(futures), 1):
-            where = f"[{done}/{len(missing)}] {futures[future]}"
-            try:
-                row = future.result()
-            except GGSError as error:
+    with contextlib.closing(finished(jobs, execute, missing)) as results:
+        for done, (setting, row) in enumerate(results, 1):
+            where = f"[{done}/{len(missing)}] {setting}"
+            if isinstance(row, GGSError):
                 failed += 1
-                print(f"{where}: {error}", file=sys.stderr, flush=True)
+                print(f"{where}: {row}", file=sys.stderr, flush=True)
                 continue
             with out.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(f"{where}: loss {row['loss']:.4f}, {row['bytes_per_step']:,.0f} bytes a step, "
                   f"{row['bytes_total']:,} in all, {row['seconds']:.0f} s", flush=True)  # fmt: skip
-    except BaseException:
-        for child in multiprocessing.active_children():
-            child.kill()  # nobody would take their results
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
     return failed
-
-
-def _die_at_once() -> None:
-    """A terminal's Ctrl-C reaches the training processes too: the parent has the last word."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
