@@ -50,6 +50,14 @@ def _warmup() -> Iterator[Setting]:
             yield _with(GGS, density=density, warmup_steps=steps)
 
 
+def _local() -> Iterator[Setting]:
+    """GGS with local steps at about the bytes that it sends at 0.4 % and at 1 % in every step."""
+    for momentum in (0.5, 0.9):
+        for every in (1, 2, 4, 10):
+            for density in (0.004, 0.01):
+                yield _with(GGS, density=density * every, every=every, momentum=momentum)
+
+
 def _lr() -> Iterator[Setting]:
     """The learning rates of GGS and of dense training."""
     for lr in (1.5e-3, *LEARNING_RATES, 2.4e-2):
@@ -59,7 +67,7 @@ def _lr() -> Iterator[Setting]:
 
 
 def _optimizers() -> Iterator[Setting]:
-    """Momentum and density with other inner optimizers; three learning rates of each."""
+    """Whether other inner optimizers want less momentum too; three learning rates of each."""
     rates = {
         "sgd": (0.1, 0.3, 1.0),
         "nadam": (1.5e-3, 3e-3, 6e-3),
@@ -70,7 +78,7 @@ def _optimizers() -> Iterator[Setting]:
     for optimizer, lrs in rates.items():
         for lr in lrs:
             yield _with(DENSE, optimizer=optimizer, lr=lr)
-            for momentum in (0.0, 0.5, 0.7, 0.9):
+            for momentum in (0.5, 0.9):
                 for density in (0.004, 0.04):
                     yield _with(GGS, optimizer=optimizer, lr=lr, density=density, momentum=momentum)
 
@@ -109,6 +117,7 @@ GRIDS: dict[str, Callable[[], Iterable[Setting]]] = {
     "momentum-3e-3": lambda: _momentum(3e-3),
     "values": _values,
     "warmup": _warmup,
+    "local": _local,
     "lr": _lr,
     "optimizers": _optimizers,
     "targets": _targets,

@@ -1,7 +1,7 @@
 """The methods of the language study, by name: each an optimizer over several workers, built of a Setting."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from language_settings import Setting
@@ -14,41 +14,42 @@ from torch import nn
 
 import ggs
 from ggs.dist.lockstep import Worker
+from ggs.errors import ConfigurationError
 from ggs.optim.base import DistributedOptimizer
 from ggs.optim.baselines import GradientSparsification
-
-Build = Callable[..., DistributedOptimizer]
 
 
 def create(
     setting: Setting, optimizer: torch.optim.Optimizer, model: nn.Module, worker: Worker
 ) -> DistributedOptimizer:
     """The method that is called ``setting.method``, around ``optimizer``. Raises KeyError for another."""
-    build, names = _METHODS[setting.method]
-    settings: dict[str, Any] = {name: getattr(setting, name) for name in names}
-    if setting.every != 1:
-        settings["every"] = setting.every
-    return build(optimizer, model, **settings, **setting.options, process_group=worker)
+    method = _METHODS[setting.method]
+    settings = {name: getattr(setting, name) for name in method.settings}
+    if setting.every != 1 and "every" not in method.settings:
+        raise ConfigurationError(
+            f"every is {setting.every}: {setting.method} exchanges in every step, set it to 1"
+        )
+    chosen = {**method.pinned, **settings, **setting.options}
+    return method.build(optimizer, model, **chosen, process_group=worker)
 
 
-def _pinned(method: Build) -> Build:
-    """The exchange does not depend on the density: every worker sends to all others."""
-
-    def build(*arguments: Any, **settings: Any) -> DistributedOptimizer:
-        return method(*arguments, **{"exchange": "allgather", **settings})
-
-    return build
+class _Method(NamedTuple):
+    build: Callable[..., DistributedOptimizer]
+    settings: tuple[str, ...] = ()
+    """Fields of ``Setting`` that are arguments of ``build``."""
+    pinned: Mapping[str, Any] = {}
+    """Its other arguments, so that no default of the library changes what a run means."""
 
 
 _SPARSE = ("density", "values", "warmup_steps")
-_METHODS: dict[str, tuple[Build, tuple[str, ...]]] = {
-    "dense": (ggs.Dense, ()),
-    "ggs": (_pinned(ggs.GGS), _SPARSE),
-    "gs": (_pinned(GradientSparsification), _SPARSE),
-    "powersgd": (PowerSGD, ("warmup_steps",)),
-    "sparseloco": (SparseLoCo, _SPARSE),
-    "demo": (DeMo, ("density", "values")),
-    "onebit_adam": (OneBitAdam, ("warmup_steps",)),
-    "averaging": (PeriodicAveraging, ()),
+_PINNED = {"exchange": "allgather", "scope": "global", "dense_below": 0}
+_METHODS = {
+    "dense": _Method(ggs.Dense),
+    "ggs": _Method(ggs.GGS, (*_SPARSE, "every"), _PINNED),
+    "gs": _Method(GradientSparsification, _SPARSE, _PINNED),
+    "powersgd": _Method(PowerSGD, ("warmup_steps",)),
+    "sparseloco": _Method(SparseLoCo, (*_SPARSE, "every")),
+    "demo": _Method(DeMo, ("density", "values")),
+    "onebit_adam": _Method(OneBitAdam, ("warmup_steps",)),
+    "averaging": _Method(PeriodicAveraging, ("every",)),
 }
-METHODS = tuple(_METHODS)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from ggs.errors import ConfigurationError
 from ggs.optim.digest import agreement_bytes
 from ggs.wire import message_size
 
@@ -75,6 +76,21 @@ def test_no_two_runs_of_the_grids_are_the_same(benchmark: Import) -> None:
     assert [run.seed for run in runs] == sorted(run.seed for run in runs)
     with pytest.raises(ValueError, match="every is 3: 500 steps would end between two exchanges"):
         settings.Setting(method="averaging", lr=0.1, every=3)
+
+
+def test_every_method_of_the_grids_runs(benchmark: Import) -> None:
+    """One step of each, or one exchange."""
+    grids, execute = benchmark("language_grids"), benchmark("language_run").execute
+    runs = {(run.method, run.every > 1): run for run in grids.runs(grids.GRIDS, (0,), 64)}
+    assert len(runs) == 9
+    for run in runs.values():
+        short = {**SHORT, "steps": 2, "every": min(run.every, 2), "warmup_steps": 1}
+        row = execute(dataclasses.replace(run, **short))
+        assert 4.0 < row["loss"] < 5.0
+        assert row["bytes_per_step"] > 0
+    impossible = dataclasses.replace(grids.DENSE, every=2, **SHORT)
+    with pytest.raises(ConfigurationError, match="dense exchanges in every step, set it to 1"):
+        execute(impossible)
 
 
 def test_a_run_counts_what_the_optimizer_sends(benchmark: Import) -> None:
