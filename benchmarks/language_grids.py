@@ -125,6 +125,20 @@ GRIDS: dict[str, Callable[[], Iterable[Setting]]] = {
 }
 
 
+TITLES = {
+    "momentum": "Momentum (beta1) by density, learning rate 0.006",
+    "momentum-3e-3": "Momentum (beta1) by density, learning rate 0.003",
+    "values": "Formats of values, at one density and at about the bytes of fp32 at 0.1 %",
+    "warmup": "Steps of density warm-up",
+    "local": "Local steps at about the same bytes",
+    "lr": "Learning rates",
+    "optimizers": "Other inner optimizers",
+    "targets": "GGS at 0.1 % and at 0.4 % of dense training's bytes",
+    "rivals": "Rivals",
+}
+"""What the tables are called."""
+
+
 def runs(names: Iterable[str], seeds: Iterable[int], width: int) -> list[Setting]:
     """Every run of these grids, once. Raises KeyError for an unknown name."""
     found: dict[str, Setting] = {}

@@ -19,7 +19,7 @@ from typing import Any
 
 import results_file
 from language import OUT
-from language_grids import GRIDS, SEEDS, runs
+from language_grids import GRIDS, SEEDS, TITLES, runs
 from language_settings import NAMES, Row, Setting, identity
 
 HEADS = {"method": "method", "optimizer": "optimizer", "lr": "lr", "momentum": "momentum",
@@ -111,11 +111,7 @@ def table(variants: Sequence[Variant], dense: Variant | None) -> str:
     Args:
         dense: what losses are compared with, seed by seed.
     """
-    shown = [
-        name
-        for name in HEADS
-        if name in _ALWAYS or len({repr(getattr(v.setting, name)) for v in variants}) > 1
-    ]
+    shown = [name for name in HEADS if name in _ALWAYS or _differs(name, variants)]
     heads = [HEADS[name] for name in shown]
     heads += ["loss", "seeds", "to best dense", "bytes per step", "less", "whole run", "less"]
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
@@ -135,6 +131,19 @@ def pivot(variants: Sequence[Variant]) -> str:
         losses = [_loss(cells.get((momentum, density))) for density in (*columns, None)]
         lines.append("| " + " | ".join([f"{momentum:g}", *losses]) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _differs(name: str, variants: Sequence[Variant]) -> bool:
+    return len({repr(getattr(variant.setting, name)) for variant in variants}) > 1
+
+
+def _common(variants: Sequence[Variant]) -> str:
+    """The settings that all have."""
+    first = variants[0].setting
+    same = [f"{HEADS[name]} {_cell(getattr(first, name))}" for name in HEADS
+            if name not in _ALWAYS and getattr(first, name) is not None and not _differs(name, variants)
+            and name != "options"]  # fmt: skip
+    return f"All: {', '.join(same)}.\n\n" if same else ""
 
 
 def _loss(variant: Variant | None) -> str:
@@ -169,13 +178,13 @@ def _figures(variant: Variant, dense: Variant | None) -> list[str]:
 
 
 def tables(grids: Iterable[str], rows: Sequence[Row], width: int) -> str:
-    """Every grid's heading and table. Dense training to compare with is the best of all grids."""
-    dense = best_dense(measured(GRIDS, rows, width))
+    """Every grid's heading and table. Dense training to compare with is that of "targets"."""
+    dense = best_dense(measured(["targets"], rows, width))
     parts = []
     for name in grids:
         if variants := measured([name], rows, width):
             shown = pivot(variants) if name.startswith("momentum") else table(variants, dense)
-            parts.append(f"### {name}\n\n{shown}")
+            parts.append(f"### {TITLES[name]} (`{name}`)\n\n{_common(variants)}{shown}")
     return "\n".join(parts)
 
 

@@ -40,8 +40,9 @@ def test_seeds_are_one_row_and_dense_is_compared_seed_by_seed(
         "lr", lambda run: 2.0 + run.seed + (run.method == "ggs") * 0.25 + abs(run.lr - 6e-3)
     )
     lines = tables.tables(["lr"], found, 64).splitlines()
-    assert lines[0] == "### lr"
-    assert "| method | lr | momentum | density | values | loss | seeds |" in lines[2]
+    assert lines[0] == "### Learning rates (`lr`)"
+    assert lines[2] == "All: optimizer adamw, warm-up 0, every 1."
+    assert "| method | lr | momentum | density | values | loss | seeds |" in lines[4]
     dense = [line for line in lines if line.startswith("| dense | 0.006")]
     assert dense == [
         "| dense | 0.006 | 0.9 | - | - | 2.500 ± 0.707 | 2 | +0.000 | 10,000 | 1.0x | 5,000,000 | 1.0x |"
@@ -57,12 +58,12 @@ def test_momentum_and_density_are_a_grid(
     tables = benchmark("language_tables")
     found = rows("momentum", lambda run: 1.0 + run.momentum + (run.density or 0.0), seeds=1)
     lines = tables.tables(["momentum"], found[:-1], 64).splitlines()
-    assert lines[2] == (
+    assert lines[4] == (
         "| momentum | density 0.001 | density 0.004 | density 0.01 | density 0.04 | density 0.1 | "
         "density 1 | dense |"
     )
-    assert lines[4] == "| 0 | 1.001 | 1.004 | 1.010 | 1.040 | 1.100 | 2.000 | 1.000 |"
-    assert lines[9] == "| 0.9 | 1.901 | 1.904 | 1.910 | 1.940 | 2.000 | 2.900 | - |"
+    assert lines[6] == "| 0 | 1.001 | 1.004 | 1.010 | 1.040 | 1.100 | 2.000 | 1.000 |"
+    assert lines[11] == "| 0.9 | 1.901 | 1.904 | 1.910 | 1.940 | 2.000 | 2.900 | - |"
 
 
 def test_every_method_is_drawn_at_its_best_learning_rate(
