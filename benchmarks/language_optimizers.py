@@ -10,6 +10,8 @@ import torch
 from language_model import CharacterTransformer
 from torch import Tensor, nn
 
+from ggs.errors import UnsupportedError
+
 WEIGHT_DECAY = 0.01
 """Decoupled, of AdamW and NAdam; the other optimizers have none."""
 
@@ -50,7 +52,9 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
     def __init__(self, model: CharacterTransformer, lr: float, momentum: float) -> None:
         if not hasattr(torch.optim, "Muon"):
-            raise SystemExit("muon: this torch has none; install torch 2.9 or newer")
+            raise UnsupportedError(
+                f"torch {torch.__version__} has no Muon: install 2.9 or newer, or leave it out"
+            )
         matrices = [p for p in model.blocks.parameters() if p.dim() == 2]
         chosen = set(matrices)
         others = [p for p in model.parameters() if p not in chosen]

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ggs.checks import check_whole
 from ggs.dist.lockstep import Worker
+from ggs.errors import UnsupportedError
 from ggs.optim.base import DistributedOptimizer, HasGradient
 from ggs.optim.gradients import average_gradients
 
@@ -58,7 +59,8 @@ class PowerSGD(DistributedOptimizer):
     def _take_step(self, has_gradient: HasGradient, density: float | None) -> int:
         used = [p for p, has in has_gradient.items() if has]
         if len(used) < len(has_gradient):
-            raise NotImplementedError("PowerSGD of a model with parameters that have no gradient")
+            idle = next(name for name, p in self.shared if not has_gradient[p])
+            raise UnsupportedError(f"{idle} has no gradient on any worker: freeze it for PowerSGD")
         if self.statistics.step < self._warmup_steps:
             average_gradients(used, self.collectives)
         else:
