@@ -18,16 +18,19 @@ def load(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     content = path.read_bytes()
-    rows = []
-    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise ResultsError(f"line {number} of {path} is no JSON ({error})") from None
-        if not isinstance(row, dict):
-            raise ResultsError(f"line {number} of {path} is no result but {line[:40].decode()}")
-        rows.append(row)
-    return rows
+    lines = content[: content.rfind(b"\n") + 1].decode(errors="replace").splitlines()
+    return [parse(line, f"line {number} of {path}") for number, line in enumerate(lines, 1)]
+
+
+def parse(line: str, where: str) -> dict[str, Any]:
+    """The row in a line. Raises ResultsError, which says ``where``."""
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ResultsError(f"{where} is no JSON ({error})") from None
+    if not isinstance(row, dict):
+        raise ResultsError(f"{where} is no result but {line[:40]}")
+    return row
 
 
 def cut_off_half_line(path: Path) -> None:
