@@ -182,7 +182,8 @@ def tables(grids: Iterable[str], rows: Sequence[Row], width: int) -> str:
     dense = best_dense(measured(["targets"], rows, width))
     parts = []
     for name in grids:
-        if variants := measured([name], rows, width):
+        variants = measured([name], rows, width)
+        if len(variants) > 1:  # else there is nothing to compare
             shown = pivot(variants) if name.startswith("momentum") else table(variants, dense)
             parts.append(f"### {TITLES[name]} (`{name}`)\n\n{_common(variants)}{shown}")
     return "\n".join(parts)
