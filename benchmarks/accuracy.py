@@ -17,14 +17,11 @@ import contextlib
 import functools
 import itertools
 import json
-import multiprocessing
 import os
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
@@ -33,6 +30,7 @@ import torch
 import yaml
 from accuracy_tables import ResultsError, Run, identity, load, tables
 from pydantic import TypeAdapter, ValidationError
+from study_pool import INTERRUPTED, finished
 
 from ggs import __version__
 from ggs.dist import lockstep
@@ -55,8 +53,6 @@ _OPTIONS = {
     "run_dir", "tensorboard",
 }  # fmt: skip
 """Settings of ``ggs train`` that a run has by this program's own options, or must not have."""
-INTERRUPTED = 130
-"""The exit status of a program that Ctrl-C has ended."""
 
 
 def grid(arguments: argparse.Namespace) -> Iterator[Run]:
@@ -192,23 +188,15 @@ def study(runs: Sequence[Run], arguments: argparse.Namespace) -> int:
     """
     failed = 0
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    pool = ProcessPoolExecutor(
-        arguments.jobs, multiprocessing.get_context("spawn"), initializer=_leave_quietly
-    )
-    try:
-        futures = {pool.submit(execute, run, arguments): run for run in runs}
-        for done, future in enumerate(as_completed(futures), 1):
-            run = futures[future]
+    with contextlib.closing(finished(arguments.jobs, execute, runs, arguments)) as results:
+        for done, (run, result) in enumerate(results, 1):
             name = " ".join(
                 str(run[k]) for k in ("method", "optimizer", "density", "density_warmup")
             )
             where = f"[{done}/{len(runs)}] {name} seed {run['seed']}"
-            try:
-                result = future.result()
-            except GGSError as error:
+            if isinstance(result, GGSError):
                 failed += 1
-                print(f"{where}: {error}", file=sys.stderr, flush=True)
+                print(f"{where}: {result}", file=sys.stderr, flush=True)
                 continue
             with arguments.out.open("a") as file:
                 file.write(json.dumps(result) + "\n")
@@ -220,18 +208,7 @@ def study(runs: Sequence[Run], arguments: argparse.Namespace) -> int:
                     file=sys.stderr,
                     flush=True,
                 )
-    except BaseException:
-        for child in multiprocessing.active_children():
-            child.kill()  # nobody would take their results
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
     return failed
-
-
-def _leave_quietly() -> None:
-    """A terminal's Ctrl-C reaches the training processes too: the parent has the last word."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from results_file import ResultsError, parse
+
 Run = dict[str, Any]
 
 STUDY = ("data", "image_size", "model", "length", "workers", "batch_size", "accelerator")
@@ -41,10 +43,6 @@ ALWAYS = ("optimizer", "density", "density_warmup", "method")
 ORDER = ("dense", "ggs", "gs", "dgc")
 
 
-class ResultsError(ValueError):
-    """A file is none of results."""
-
-
 def load(paths: Iterable[Path]) -> list[Run]:
     """The runs in these files of JSON lines; lines of other benchmarks are passed over, and so is a run
     that is there already, as where two machines have done the same one. Raises OSError, ResultsError.
@@ -58,12 +56,7 @@ def load(paths: Iterable[Path]) -> list[Run]:
 
 
 def _result(line: str, where: str) -> Run | None:
-    try:
-        found = json.loads(line)
-    except ValueError as error:
-        raise ResultsError(f"{where} is no JSON ({error})") from None
-    if not isinstance(found, dict):
-        raise ResultsError(f"{where} is no result but {line[:40]}")
+    found = parse(line, where)
     if "top1" not in found:
         return None
     if missing := [name for name in (*STUDY, *VARIANT, "seed", *FIGURES) if name not in found]:
