@@ -278,7 +278,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The inner optimizer's state plus this worker's own, under "ggs". It differs per rank."""
-        return {**self.inner.state_dict(), "ggs": self._worker_state()}
+        for before in self._optimizer_state_dict_pre_hooks.values():
+            before(self)
+        state = {**self.inner.state_dict(), "ggs": self._worker_state()}
+        for after in self._optimizer_state_dict_post_hooks.values():
+            changed = after(self, state)
+            state = state if changed is None else changed
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take back what ``state_dict`` gave on the same rank.
@@ -290,6 +296,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         0 with an empty residual, as after constructing.
         """
         self._check_outside("load_state_dict()")
+        state_dict = dict(state_dict)
+        for before in self._optimizer_load_state_dict_pre_hooks.values():
+            changed = before(self, state_dict)
+            state_dict = state_dict if changed is None else changed
         plain = {key: value for key, value in state_dict.items() if key != "ggs"}
         state = state_dict.get("ggs")
         if state is not None:
@@ -298,6 +308,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._follow_inner()
         self._load_worker_state(state)
         self._running.keep()
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
 
     def _state_tensors(self) -> dict[str, dict[str, Tensor]]:
         """What of the state is tensors, by kind and name of the parameter: views to read and to write."""

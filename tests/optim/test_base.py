@@ -306,6 +306,37 @@ def test_hooks_and_repr_reach_the_inner_optimizer(method: str) -> None:
     assert "lr: 0.01" in repr(optimizer)
 
 
+@METHODS
+def test_hooks_on_the_state_run_as_those_of_any_optimizer(method: str) -> None:
+    calls = []
+
+    def saved(optimizer: Any, state: dict[str, Any]) -> dict[str, Any]:
+        calls.append("saved")
+        assert state["ggs"]["step"] == 1
+        return {**state, "epoch": 7}
+
+    def loading(optimizer: Any, state: dict[str, Any]) -> dict[str, Any]:
+        calls.append("loading")
+        return {key: value for key, value in state.items() if key != "epoch"}
+
+    model = build("plain")
+    optimizer = wrap(method, model)
+    backward(model, 0, 0)
+    optimizer.step()
+    optimizer.register_state_dict_pre_hook(lambda _: calls.append("saving"))
+    optimizer.register_state_dict_post_hook(saved)
+    optimizer.register_load_state_dict_pre_hook(loading)
+    optimizer.register_load_state_dict_post_hook(lambda _: calls.append("loaded"))
+    state = optimizer.state_dict()
+    assert state["epoch"] == 7
+    backward(model, 1, 0)
+    optimizer.step()
+    optimizer.load_state_dict(state)
+    assert optimizer.statistics.step == 1
+    assert state["epoch"] == 7  # a hook gets a copy
+    assert calls == ["saving", "saved", "loading", "loaded"]
+
+
 def test_repr_and_statistics_show_what_is_sent() -> None:
     model = build("plain")
     adam = torch.optim.Adam(model.parameters())
