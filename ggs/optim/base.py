@@ -218,7 +218,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             float(group[name])
             for group in self.param_groups
             for name in ("lr", "weight_decay")
-            if name in group
+            if group.get(name) is not None  # Adafactor may find its own rate
         ]
         return StepDigest(tuple(rates), "learning rates and weight decays are")
 

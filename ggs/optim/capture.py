@@ -10,9 +10,10 @@ storage:
 - *snapshot*: at a copy of the weights, for optimizers whose update reads them. The update is the
   difference, rounded to the weights' precision.
 
-Weight decay is taken out of the optimizer for that step: coupled decay is added to the gradient from
-the true weights, decoupled decay shrinks the true weights on every rank alike. Neither may reach the
-residual from stale or from no weights.
+Weight decay of torch's own optimizers is taken out of them for that step: coupled decay is added to the
+gradient from the true weights, decoupled decay shrinks the true weights on every rank alike. Neither may
+reach the residual from stale or from no weights. What another optimizer does to the weights, decay or
+anything else, is part of its update.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,11 @@ from torch import Tensor, nn
 
 from ggs.optim.flat import Chunk, FlatParameters
 
+# Torch's own classes only: another one of the same name, or a subclass, may mean something else by its decay
+# and may read the weights.
+_TORCH_MUON: tuple[type[torch.optim.Optimizer], ...] = (
+    (torch.optim.Muon,) if hasattr(torch.optim, "Muon") else ()  # since torch 2.9
+)
 _READS_NO_WEIGHTS = (
     torch.optim.Adadelta,
     torch.optim.Adagrad,
@@ -35,18 +41,21 @@ _READS_NO_WEIGHTS = (
     torch.optim.RMSprop,
     torch.optim.Rprop,
     torch.optim.SGD,
+    *_TORCH_MUON,
 )
-_ALWAYS_DECOUPLED = ("AdamW", "Adafactor", "Muon")
+_ALWAYS_DECOUPLED = (torch.optim.AdamW, torch.optim.Adafactor, *_TORCH_MUON)
 
 
 def weight_decay_kind(
     optimizer: torch.optim.Optimizer, group: dict[str, Any]
 ) -> Literal["coupled", "decoupled", "unknown"]:
     """How a parameter group's weight decay works: on the gradient, on the weights, or unknown to us."""
-    names = {base.__name__ for base in type(optimizer).__mro__}
-    if group.get("decoupled_weight_decay") or not names.isdisjoint(_ALWAYS_DECOUPLED):
+    kind = type(optimizer)
+    if kind in _ALWAYS_DECOUPLED:
         return "decoupled"
-    return "coupled" if type(optimizer) in _READS_NO_WEIGHTS else "unknown"  # a subclass may differ
+    if kind not in _READS_NO_WEIGHTS:
+        return "unknown"
+    return "decoupled" if group.get("decoupled_weight_decay") else "coupled"
 
 
 class UpdateCapture:
@@ -62,9 +71,7 @@ class UpdateCapture:
         self, optimizer: torch.optim.Optimizer, flat: FlatParameters, residual: Tensor
     ) -> None:
         self._optimizer = optimizer
-        self._reads_weights = type(optimizer) not in _READS_NO_WEIGHTS and (
-            type(optimizer).__name__ != "Muon"
-        )
+        self._reads_weights = type(optimizer) not in _READS_NO_WEIGHTS
         self._chunks = [
             (chunk, None if self._in_place(chunk, residual) else torch.empty_like(chunk.weights))
             for chunk in flat.chunks
