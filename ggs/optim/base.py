@@ -5,6 +5,7 @@ the torch optimizer was used. Learning-rate schedulers, ``zero_grad``, parameter
 gradient clipping and accumulation, and gradient scalers work on it as on any optimizer.
 """
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -89,6 +90,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._running = batchnorm.RunningStatistics(model)
         self._max_consecutive_skips = max_consecutive_skips
         self._is_consolidated = False
+        self._begins_with_gradients: bool | None = None
         numel = sum(p.numel() for _, p in self.shared)
         self.statistics = StepStatistics(numel=numel)
 
@@ -150,6 +152,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
         check_frozen(self.shared, self._frozen)
 
         self._advance()
+        if self._begins_with_gradients is False:
+            self._begins_with_gradients = True  # said once is enough
+            if self.collectives.rank == 0:
+                warnings.warn(
+                    "no worker has any gradient in the optimizer's first step, which counts as a step all "
+                    "the same: call backward() on a loss of the wrapped model, after zero_grad() and before "
+                    "step()",
+                    stacklevel=4,  # who called step(), which torch has wrapped
+                )
         return loss
 
     def _advance(self) -> None:
@@ -162,10 +173,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
             selected = 0
             self._running.take_back()
         else:  # capture, select, exchange, apply
+            self._note_gradients(has_gradient)
             selected = self._take_step(has_gradient, digest.density)
             self._running.keep()
         taken = has_gradient is not None
         self._record(before, selected, [not taken], steps=taken, skipped=not taken, exchanged=taken)
+
+    def _note_gradients(self, has_gradient: HasGradient) -> None:
+        """Note of the first step whether there is anything to learn from, on any worker. Later steps without
+        gradients may be to deliver what is left."""
+        if self._begins_with_gradients is None:
+            local = any(parameter.grad is not None for _, parameter in self._locals)
+            self._begins_with_gradients = any(has_gradient.values()) or local or not self.shared
 
     def _bytes(self) -> tuple[int, int]:
         """Sent and received by this worker until now."""

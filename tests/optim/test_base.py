@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 from typing import Any
 
 import pytest
@@ -304,6 +305,42 @@ def test_hooks_and_repr_reach_the_inner_optimizer(method: str) -> None:
     assert calls == ["pre", "inner", "post"]
     assert "Adam" in repr(optimizer)
     assert "lr: 0.01" in repr(optimizer)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_training_that_begins_without_gradients_is_told_of_once(every: int) -> None:
+    model = build("plain")
+    inner = torch.optim.Adam(model.parameters())
+    optimizer = ggs.GGS(inner, model, density=1.0, every=every)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(10):
+            optimizer.step()
+    assert len(told) == 1
+    assert "no worker has any gradient in the optimizer's first step" in str(told[0].message)
+    assert told[0].filename == __file__
+
+
+@METHODS
+def test_steps_without_gradients_after_others_are_not_told_of(method: str) -> None:
+    """They deliver what is left."""
+    model = build("plain")
+    optimizer = wrap(method, model)
+    backward(model, 0, 0)
+    optimizer.step()
+    optimizer.zero_grad()
+    optimizer.step()
+
+
+def test_one_worker_with_gradients_is_enough() -> None:
+    def train(worker: Any) -> None:
+        model = build("plain")
+        optimizer = ggs.Dense(torch.optim.Adam(model.parameters()), model, process_group=worker)
+        if worker.rank == 1:
+            backward(model, 0, 0)
+        optimizer.step()
+
+    lockstep.run(2, train)
 
 
 @METHODS
