@@ -122,7 +122,7 @@ def weight_decay_applied(
     groups: Sequence[dict[str, Any]],
     has_gradient: dict[nn.Parameter, bool],
 ) -> Iterator[None]:
-    """Apply the groups' weight decay to the true weights or gradients; inside, it is zero.
+    """Apply the groups' weight decay to the true weights, or to gradients for inside; inside, it is zero.
 
     Args:
         optimizer: decides whether its decay is coupled or decoupled. The decay of an optimizer that
@@ -135,20 +135,33 @@ def weight_decay_applied(
     decays = [
         pair for pair, kind in zip(decays, kinds, strict=True) if pair[1] and kind != "unknown"
     ]
+    kept: list[tuple[nn.Parameter, Tensor | None]] = []
     for group, decay in decays:
         if weight_decay_kind(optimizer, group) == "decoupled":
             shrunk = [p.data for p in group["params"] if has_gradient.get(p, p.grad is not None)]
             if shrunk:
                 torch._foreach_mul_(shrunk, 1 - group["lr"] * decay)
         else:
-            pairs = [(p.grad, p.data) for p in group["params"] if p.grad is not None]
-            if pairs:
-                sign = -1.0 if group.get("maximize") else 1.0
-                gradients, weights = zip(*pairs, strict=True)
-                torch._foreach_add_(list(gradients), list(weights), alpha=sign * float(decay))
+            kept += _decay_gradients(group, float(decay))
         group["weight_decay"] = torch.zeros_like(decay) if isinstance(decay, Tensor) else 0.0
     try:
         yield
     finally:
         for group, decay in decays:
             group["weight_decay"] = decay
+        for parameter, gradient in kept:
+            parameter.grad = gradient
+
+
+def _decay_gradients(
+    group: dict[str, Any], decay: float
+) -> list[tuple[nn.Parameter, Tensor | None]]:
+    """Give the group's parameters gradients with coupled decay. Returns those that they had."""
+    kept = [(p, p.grad) for p in group["params"] if p.grad is not None]
+    if kept:
+        sign = -1.0 if group.get("maximize") else 1.0
+        weights = [p.data for p, _ in kept]
+        decayed = torch._foreach_add([g for _, g in kept], weights, alpha=sign * decay)
+        for (parameter, _), gradient in zip(kept, decayed, strict=True):
+            parameter.grad = gradient
+    return kept

@@ -99,6 +99,27 @@ def test_an_optimizer_of_a_known_name_does_what_it_does_without_us(kind: Any, ev
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop])
+def test_weight_decay_leaves_the_gradient_as_it_is(kind: Any, every: int) -> None:
+    """A second step on the same gradient decays once more, and not twice."""
+    plain, wrapped = build("batchnorm", torch.float64), build("batchnorm", torch.float64)
+    reference = kind(plain.parameters(), lr=0.01, weight_decay=0.1)
+    inner = kind(wrapped.parameters(), lr=0.01, weight_decay=0.1)
+    optimizer = ggs.GGS(inner, wrapped, 1.0, values="fp64", every=every)
+    for model in (plain, wrapped):
+        backward(model, 0, 0)
+    before = [(parameter.grad, parameter.grad.clone()) for parameter in wrapped.parameters()]
+    for _ in range(4):
+        reference.step()
+        optimizer.step()
+    for parameter, (gradient, values) in zip(wrapped.parameters(), before, strict=True):
+        assert parameter.grad is gradient
+        assert torch.equal(gradient, values)
+    for expected, found in zip(plain.parameters(), wrapped.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
 def test_dense_training_takes_an_optimizer_without_a_learning_rate() -> None:
     model: nn.Module = build("plain")
     optimizer = ggs.Dense(Adafactor(model.parameters()), model)
