@@ -326,18 +326,17 @@ def small_storage(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(place)], check=True)
 
 
+def with_little_room(storage: Path, folder: Path, steps: int) -> TrainConfig:
+    """A checkpoint of LeNet-5 with Adam takes about 1 MB, of SGD half of that: one fits, two do not."""
+    place = str(storage / "c")
+    return alone(folder, checkpoint_dir=place, optimizer="sgd", keep_checkpoints=1, steps=steps)
+
+
 @pytest.mark.root
 def test_a_full_disk_stops_the_run_and_leaves_good_checkpoints(
     small_storage: Path, tmp_path: Path
 ) -> None:
-    """A checkpoint of LeNet-5 with Adam takes about 1 MB, of SGD half of that: one fits, two do not."""
-    config = alone(
-        tmp_path,
-        checkpoint_dir=str(small_storage / "c"),
-        optimizer="sgd",
-        keep_checkpoints=1,
-        steps=50,
-    )
+    config = with_little_room(small_storage, tmp_path, steps=50)
     with pytest.raises(CheckpointError, match=r"could not be written: .*No space left"):
         train(config, CPU, None)
     [good] = files.checkpoints(small_storage / "c")
@@ -350,13 +349,7 @@ def test_a_full_disk_stops_the_run_and_leaves_good_checkpoints(
 def test_a_last_checkpoint_that_finds_no_room_is_told_after_the_results(
     small_storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = alone(
-        tmp_path,
-        checkpoint_dir=str(small_storage / "c"),
-        optimizer="sgd",
-        keep_checkpoints=1,
-        steps=2,
-    )
+    config = with_little_room(small_storage, tmp_path, steps=2)
     with pytest.raises(CheckpointError) as error:
         train(config, CPU, None)
     message = str(error.value)
