@@ -17,6 +17,7 @@ ORDER = [
     "checks",
     "extras",
     "text",
+    "output",
     "atomic_files",
     "signals",
     "plain_yaml",

@@ -9,6 +9,7 @@ import typer
 
 from ggs._version import __version__
 from ggs.command_line import command_line
+from ggs.text import readable_bytes
 
 app = command_line("ggs", __doc__, f"ggs {__version__}")
 
@@ -60,7 +61,7 @@ def report(
     from ggs.report.page import write_report
 
     size = write_report(runs, out)
-    typer.echo(f"{out}: {len(runs)} run{'s' if len(runs) > 1 else ''}, {size / 1e6:.1f} MB")
+    typer.echo(f"{out}: {len(runs)} run{'s' if len(runs) > 1 else ''}, {readable_bytes(size)}")
 
 
 @app.command("env")

@@ -21,6 +21,7 @@ from ggs.launch.channel import ANSWER_SECONDS, Channel, Lost
 from ggs.launch.failures import Failure, root_cause
 from ggs.launch.placement import Placement
 from ggs.launch.rendezvous import SETTLE_SECONDS, Deadline, Rendezvous
+from ggs.output import say
 
 _MAX_NEWCOMERS = 256
 
@@ -201,10 +202,9 @@ def _listen(placement: Placement) -> socket.socket:
             listener.listen(min(4096, 16 + sum(placement.workers)))
         except OSError as error:
             listener.close()
-            print(
+            say(
+                sys.stderr,
                 f"ggs: port {port} of {placement.master} is not usable: {error.strerror}",
-                file=sys.stderr,
-                flush=True,
             )
             continue
         listener.settimeout(0.1)

@@ -37,6 +37,7 @@ from ggs.launch.placement import (
 )
 from ggs.launch.processes import ProcessTree, Stopped, stop_on_signals
 from ggs.launch.worker_process import Payload
+from ggs.output import say, unwritten
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
@@ -58,7 +59,7 @@ def guard(run: Callable[[], int]) -> int:
     with stop_on_signals():
         try:
             with extras_named("train"):
-                return run()
+                return _run_and_show(run)
         except GGSError as error:
             _print(f"ggs: {error}")
             return exit_codes.for_reader(exit_codes.of_error(error), os.environ)
@@ -69,6 +70,27 @@ def guard(run: Callable[[], int]) -> int:
             code = exit_codes.of_error(error)
             _print(str(Failure(_where(), traceback.format_exc().rstrip(), code, time.time())))
             return exit_codes.for_reader(code, os.environ)
+
+
+def _run_and_show(run: Callable[[], int]) -> int:
+    """Run a program's body. Raises GGSError where standard output does not take all that it printed."""
+    try:
+        code = run()
+    except OSError:
+        _require_shown(
+            say(sys.stdout, "")
+        )  # an unbuffered one holds nothing back: does it take a line?
+        raise
+    except SystemExit:  # how a command line ends
+        _require_shown(unwritten(sys.stdout))
+        raise
+    _require_shown(unwritten(sys.stdout))
+    return code
+
+
+def _require_shown(error: OSError | None) -> None:
+    if error is not None:
+        raise GGSError(f"cannot write to standard output: {error.strerror}") from None
 
 
 def _where() -> str:
@@ -253,4 +275,4 @@ def _quiet_agent() -> Iterator[None]:
 
 
 def _print(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    say(sys.stderr, text)

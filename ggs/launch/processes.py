@@ -16,6 +16,7 @@ from types import FrameType
 
 import psutil
 
+from ggs.output import say
 from ggs.signals import handled
 
 _PR_SET_PDEATHSIG = 1
@@ -66,10 +67,9 @@ class ProcessTree:
         while (running := self._running()) and time.monotonic() < start + seconds:
             if not said and time.monotonic() > start + 1:
                 said = True
-                print(
+                say(
+                    sys.stderr,
                     f"ggs: waiting up to {seconds:.0f} s for processes that workers left: {running}",
-                    file=sys.stderr,
-                    flush=True,
                 )
             time.sleep(0.05)
 

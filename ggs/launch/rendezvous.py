@@ -8,6 +8,7 @@ from typing import Any
 from ggs.launch import exit_codes
 from ggs.launch.failures import Failure
 from ggs.launch.placement import Placement
+from ggs.output import say
 
 PROTOCOL = "ggs-rendezvous-1"
 SETTLE_SECONDS = 3.0
@@ -80,7 +81,7 @@ class Deadline:
         if now >= self._next_word:
             self._next_word = now + _SAY_EVERY
             waited = now - self._start
-            print(f"ggs: {what}: {waited:.0f} of {self}", file=sys.stderr, flush=True)
+            say(sys.stderr, f"ggs: {what}: {waited:.0f} of {self}")
 
     def __str__(self) -> str:
         return f"{self._seconds:g} s (rendezvous_timeout)"

@@ -5,6 +5,7 @@ the torch optimizer was used. Learning-rate schedulers, ``zero_grad``, parameter
 gradient clipping and accumulation, and gradient scalers work on it as on any optimizer.
 """
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -89,6 +90,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._running = batchnorm.RunningStatistics(model)
         self._max_consecutive_skips = max_consecutive_skips
         self._is_consolidated = False
+        self._begins_with_gradients: bool | None = None
         numel = sum(p.numel() for _, p in self.shared)
         self.statistics = StepStatistics(numel=numel)
 
@@ -151,6 +153,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
         check_frozen(self.shared, self._frozen)
 
         self._advance()
+        if self._begins_with_gradients is False:
+            self._begins_with_gradients = True  # said once is enough
+            if self.collectives.rank == 0:
+                warnings.warn(
+                    "no worker has any gradient in the optimizer's first step, which counts as a step all "
+                    "the same: call backward() on a loss of the wrapped model, after zero_grad() and before "
+                    "step()",
+                    stacklevel=4,  # who called step(), which torch has wrapped
+                )
         return loss
 
     def _advance(self) -> None:
@@ -163,10 +174,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
             selected = 0
             self._running.take_back()
         else:  # capture, select, exchange, apply
+            self._note_gradients(has_gradient)
             selected = self._take_step(has_gradient, digest.density)
             self._running.keep()
         taken = has_gradient is not None
         self._record(before, selected, [not taken], steps=taken, skipped=not taken, exchanged=taken)
+
+    def _note_gradients(self, has_gradient: HasGradient) -> None:
+        """Note of the first step whether there is anything to learn from, on any worker. Later steps without
+        gradients may be to deliver what is left."""
+        if self._begins_with_gradients is None:
+            local = any(parameter.grad is not None for _, parameter in self._locals)
+            self._begins_with_gradients = any(has_gradient.values()) or local or not self.shared
 
     def _bytes(self) -> tuple[int, int]:
         """Sent and received by this worker until now."""
@@ -219,7 +238,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             float(group[name])
             for group in self.param_groups
             for name in ("lr", "weight_decay")
-            if name in group
+            if group.get(name) is not None  # Adafactor may find its own rate
         ]
         return StepDigest(tuple(rates), "learning rates and weight decays are")
 
@@ -338,7 +357,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """The inner optimizer's state plus this worker's own, under "ggs". It differs per rank."""
-        return {**self.inner.state_dict(), "ggs": self._worker_state()}
+        for before in self._optimizer_state_dict_pre_hooks.values():
+            before(self)
+        state = {**self.inner.state_dict(), "ggs": self._worker_state()}
+        for after in self._optimizer_state_dict_post_hooks.values():
+            changed = after(self, state)
+            state = state if changed is None else changed
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take back what ``state_dict`` gave on the same rank.
@@ -350,6 +375,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         0 with an empty residual, as after constructing.
         """
         self._check_outside("load_state_dict()")
+        state_dict = dict(state_dict)
+        for before in self._optimizer_load_state_dict_pre_hooks.values():
+            changed = before(self, state_dict)
+            state_dict = state_dict if changed is None else changed
         plain = {key: value for key, value in state_dict.items() if key != "ggs"}
         state = state_dict.get("ggs")
         if state is not None:
@@ -358,6 +387,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._follow_inner()
         self._load_worker_state(state)
         self._running.keep()
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
 
     def _state_tensors(self) -> dict[str, dict[str, Tensor]]:
         """What of the state is tensors, by kind and name of the parameter: views to read and to write."""

@@ -154,7 +154,10 @@ class DeepGradientCompression(_OnGradients):
             limit = self._clip_norm * math.sqrt(self._exchange.sources)
             nn.utils.clip_grad_norm_(trained, limit)
         with weight_decay_applied(self.inner, self.param_groups, has_gradient):
-            self._accumulate(has_gradient)
+            local_steps = self._accumulate(has_gradient)
+        for parameter, step in local_steps:
+            assert parameter.grad is not None
+            parameter.grad.copy_(step)
 
     def _apply(
         self, dense_sum: Tensor | None, updates: Iterable[Update], has_gradient: HasGradient
@@ -163,8 +166,9 @@ class DeepGradientCompression(_OnGradients):
         with _plain_steps(self.inner):
             super()._apply(dense_sum, updates, has_gradient)
 
-    def _accumulate(self, has_gradient: HasGradient) -> None:
-        """u = m·u + g and v = v + u; a local parameter's gradient becomes its u."""
+    def _accumulate(self, has_gradient: HasGradient) -> list[tuple[nn.Parameter, Tensor]]:
+        """u = m·u + g and v = v + u. Returns the local parameters, each with the u for its gradient."""
+        local_steps = []
         local = {p: self._local_velocity[name] for name, p in self._locals}
         for group in self.param_groups:
             momentum, nesterov = float(group["momentum"]), bool(group["nesterov"])
@@ -176,7 +180,8 @@ class DeepGradientCompression(_OnGradients):
                     residual.add_(step)
                 elif parameter in local and gradient is not None:
                     step = _momentum_step(local[parameter], gradient, momentum, nesterov)
-                    gradient.copy_(step)
+                    local_steps.append((parameter, step))
+        return local_steps
 
     def _on_selected(self, indices: Tensor, values: Tensor) -> None:
         """Check what is about to be sent, and forget its momentum."""

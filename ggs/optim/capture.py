@@ -10,9 +10,10 @@ storage:
 - *snapshot*: at a copy of the weights, for optimizers whose update reads them. The update is the
   difference, rounded to the weights' precision.
 
-Weight decay is taken out of the optimizer for that step: coupled decay is added to the gradient from
-the true weights, decoupled decay shrinks the true weights on every rank alike. Neither may reach the
-residual from stale or from no weights.
+Weight decay of torch's own optimizers is taken out of them for that step: coupled decay is added to the
+gradient from the true weights, decoupled decay shrinks the true weights on every rank alike. Neither may
+reach the residual from stale or from no weights. What another optimizer does to the weights, decay or
+anything else, is part of its update.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,11 @@ from torch import Tensor, nn
 
 from ggs.optim.flat import Chunk, FlatParameters
 
+# Torch's own classes only: another one of the same name, or a subclass, may mean something else by its decay
+# and may read the weights.
+_TORCH_MUON: tuple[type[torch.optim.Optimizer], ...] = (
+    (torch.optim.Muon,) if hasattr(torch.optim, "Muon") else ()  # since torch 2.9
+)
 _READS_NO_WEIGHTS = (
     torch.optim.Adadelta,
     torch.optim.Adagrad,
@@ -35,18 +41,21 @@ _READS_NO_WEIGHTS = (
     torch.optim.RMSprop,
     torch.optim.Rprop,
     torch.optim.SGD,
+    *_TORCH_MUON,
 )
-_ALWAYS_DECOUPLED = ("AdamW", "Adafactor", "Muon")
+_ALWAYS_DECOUPLED = (torch.optim.AdamW, torch.optim.Adafactor, *_TORCH_MUON)
 
 
 def weight_decay_kind(
     optimizer: torch.optim.Optimizer, group: dict[str, Any]
 ) -> Literal["coupled", "decoupled", "unknown"]:
     """How a parameter group's weight decay works: on the gradient, on the weights, or unknown to us."""
-    names = {base.__name__ for base in type(optimizer).__mro__}
-    if group.get("decoupled_weight_decay") or not names.isdisjoint(_ALWAYS_DECOUPLED):
+    kind = type(optimizer)
+    if kind in _ALWAYS_DECOUPLED:
         return "decoupled"
-    return "coupled" if type(optimizer) in _READS_NO_WEIGHTS else "unknown"  # a subclass may differ
+    if kind not in _READS_NO_WEIGHTS:
+        return "unknown"
+    return "decoupled" if group.get("decoupled_weight_decay") else "coupled"
 
 
 class UpdateCapture:
@@ -62,9 +71,7 @@ class UpdateCapture:
         self, optimizer: torch.optim.Optimizer, flat: FlatParameters, residual: Tensor
     ) -> None:
         self._optimizer = optimizer
-        self._reads_weights = type(optimizer) not in _READS_NO_WEIGHTS and (
-            type(optimizer).__name__ != "Muon"
-        )
+        self._reads_weights = type(optimizer) not in _READS_NO_WEIGHTS
         self._chunks = [
             (chunk, None if self._in_place(chunk, residual) else torch.empty_like(chunk.weights))
             for chunk in flat.chunks
@@ -115,7 +122,7 @@ def weight_decay_applied(
     groups: Sequence[dict[str, Any]],
     has_gradient: dict[nn.Parameter, bool],
 ) -> Iterator[None]:
-    """Apply the groups' weight decay to the true weights or gradients; inside, it is zero.
+    """Apply the groups' weight decay to the true weights, or to gradients for inside; inside, it is zero.
 
     Args:
         optimizer: decides whether its decay is coupled or decoupled. The decay of an optimizer that
@@ -128,20 +135,33 @@ def weight_decay_applied(
     decays = [
         pair for pair, kind in zip(decays, kinds, strict=True) if pair[1] and kind != "unknown"
     ]
+    kept: list[tuple[nn.Parameter, Tensor | None]] = []
     for group, decay in decays:
         if weight_decay_kind(optimizer, group) == "decoupled":
             shrunk = [p.data for p in group["params"] if has_gradient.get(p, p.grad is not None)]
             if shrunk:
                 torch._foreach_mul_(shrunk, 1 - group["lr"] * decay)
         else:
-            pairs = [(p.grad, p.data) for p in group["params"] if p.grad is not None]
-            if pairs:
-                sign = -1.0 if group.get("maximize") else 1.0
-                gradients, weights = zip(*pairs, strict=True)
-                torch._foreach_add_(list(gradients), list(weights), alpha=sign * float(decay))
+            kept += _decay_gradients(group, float(decay))
         group["weight_decay"] = torch.zeros_like(decay) if isinstance(decay, Tensor) else 0.0
     try:
         yield
     finally:
         for group, decay in decays:
             group["weight_decay"] = decay
+        for parameter, gradient in kept:
+            parameter.grad = gradient
+
+
+def _decay_gradients(
+    group: dict[str, Any], decay: float
+) -> list[tuple[nn.Parameter, Tensor | None]]:
+    """Give the group's parameters gradients with coupled decay. Returns those that they had."""
+    kept = [(p, p.grad) for p in group["params"] if p.grad is not None]
+    if kept:
+        sign = -1.0 if group.get("maximize") else 1.0
+        weights = [p.data for p, _ in kept]
+        decayed = torch._foreach_add([g for _, g in kept], weights, alpha=sign * decay)
+        for (parameter, _), gradient in zip(kept, decayed, strict=True):
+            parameter.grad = gradient
+    return kept

@@ -1,6 +1,6 @@
 """All shared parameters as one flat index space.
 
-Every shared parameter gets a slot in the index space [0, n). The weights themselves become views of
+Every shared parameter gets a slot in the index space [0, n). The weights themselves become windows on
 one flat buffer per run of equal dtype, so that a sparse update is one ``index_add_`` instead of one
 per tensor, and the residual is one flat buffer, so that selection sees the whole model at once.
 
@@ -34,6 +34,18 @@ class Slot:
         """This parameter's elements of ``flat``, whose first element has flat index ``start``."""
         first = flat.storage_offset() + self.offset - start
         return flat.as_strided(self.parameter.shape, self.stride, first)
+
+    def owner(self, flat: Tensor, start: int) -> Tensor:
+        """As ``view``, but with a storage of its own size over the same memory, which it keeps alive.
+
+        What saves and copies tensors (``torch.save``, safetensors, ``deepcopy``) takes the storage for all
+        that belongs to one, and would write every weight with each, or refuse them as shared.
+        """
+        first, size = self.offset - start, flat.element_size()
+        storage = flat.untyped_storage()[first * size : (first + self.numel) * size]
+        return torch.empty(0, dtype=flat.dtype, device=flat.device).set_(
+            storage, 0, self.parameter.shape, self.stride
+        )
 
 
 @dataclass(frozen=True)
@@ -98,9 +110,8 @@ class FlatParameters:
         first = slots[0].parameter
         weights = torch.zeros(offset - start, dtype=first.dtype, device=first.device)
         for slot in slots:
-            view = slot.view(weights, start)
-            view.copy_(slot.parameter.detach())
-            slot.parameter.data = view
+            slot.view(weights, start).copy_(slot.parameter.detach())
+            slot.parameter.data = slot.owner(weights, start)
         half = first.dtype in (torch.bfloat16, torch.float16)
         delta = torch.zeros_like(weights, dtype=torch.float32) if half else None
         self.chunks.append(Chunk(start, offset, weights, tuple(slots), delta))

@@ -34,7 +34,7 @@ class GGS(RoundOptimizer):
     The weights become views of one flat buffer: move or convert the model before, not after. Each
     worker's residual (one float32 number per shared parameter) is part of ``state_dict()``, which
     therefore differs per rank. ``weight_decay`` of torch's optimizers is applied as torch defines it,
-    from the true weights; coupled decay is added to ``p.grad`` in place.
+    from the true weights.
 
     Args:
         optimizer: any ``torch.optim`` optimizer instance over parameters of ``model``.

@@ -64,6 +64,7 @@ class RoundOptimizer(ResidualOptimizer):
         if exchanged := len(local.steps) == self.every:
             density = self.density_at(self.statistics.step)
             skips, has_gradient = self._meet(density, "step()")
+            self._note_gradients(has_gradient)
             selected = self._send(has_gradient, density)
         self._record(before, selected, skips, steps=1, skipped=skipped, exchanged=exchanged)
 

@@ -8,7 +8,6 @@ wrong name or value becomes a one-line :class:`ggs.errors.ConfigurationError`.
 import argparse
 import difflib
 import types
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 from ggs import plain_yaml
 from ggs.errors import ConfigurationError
-from ggs.plain_yaml import PlainLoader
+from ggs.plain_yaml import SettingsLoader
 from ggs.text import shorten
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -100,21 +99,19 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 def load_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file. Raises ConfigurationError for whatever else is found there."""
     try:
-        with path.open("rb") as file:
+        with path.expanduser().open("rb") as file:
             text = file.read(YAML_LIMIT + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+    except (OSError, ValueError, RuntimeError) as error:  # a NUL in the name, a home of nobody
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigurationError(f"config: cannot read {str(path)!r}: {reason}") from None
     if len(text) > YAML_LIMIT:
         raise ConfigurationError(f"config: {path} is larger than {YAML_LIMIT:,} bytes")
     try:
-        values = plain_yaml.load(text, _Loader)
+        values = plain_yaml.load(text, SettingsLoader)
     except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-            mark = error.problem_mark
-            reason = f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
-        raise ConfigurationError(f"config: {path} is not readable as YAML: {reason}") from None
+        raise ConfigurationError(
+            f"config: {path} is not readable as YAML: {plain_yaml.reason(error)}"
+        ) from None
     if values is None:
         return {}
     if not isinstance(values, dict):
@@ -122,23 +119,6 @@ def load_yaml(path: Path) -> dict[str, Any]:
             f"config: {path} holds a {type(values).__name__}, not NAME: VALUE lines"
         )
     return {str(name): value for name, value in values.items()}
-
-
-class _Loader(PlainLoader):
-    """Plain YAML without aliases (a few lines of them can stand for gigabytes) and duplicate keys."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError(f"line {self.line + 1}: aliases are not allowed here")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        mapping = super().construct_mapping(node, deep=deep)
-        if len(mapping) != len(node.value):
-            counts = Counter(self.construct_object(key, deep=deep) for key, _ in node.value)
-            twice = next(key for key, count in counts.items() if count > 1)
-            raise yaml.YAMLError(f"line {node.start_mark.line + 1}: {twice} is given twice")
-        return mapping
 
 
 class _Parser(argparse.ArgumentParser):
@@ -215,10 +195,11 @@ def _value(field: FieldInfo, name: str, text: str) -> Any:
     if get_origin(kind) is not dict:
         return text
     try:
-        return plain_yaml.load(text, _Loader)
-    except yaml.YAMLError:
+        return plain_yaml.load(text, SettingsLoader)
+    except yaml.YAMLError as error:
         raise ConfigurationError(
-            f"{name}: {text!r} is not readable; give names and values such as '{{nesterov: true}}'"
+            f"{name}: {text!r} is not readable; give names and values such as '{{nesterov: true}}' "
+            f"({plain_yaml.reason(error)})"
         ) from None
 
 
@@ -235,9 +216,19 @@ def _lines(model: type[BaseModel], error: ValidationError) -> list[str]:
         kind, _ = _plain_type(model.model_fields[name])
         if get_origin(kind) is Literal:
             near = suggestion(str(value), get_args(kind))
+        if kind in (str, Path) and isinstance(value, int | float):
+            lines.append(f"{name}: {_not_a_text(value)}")
+            continue
         shown = shorten(value if isinstance(value, str) else repr(value), 60)
         lines.append(f"{name}: {shown} is not allowed; give {allowed(model, name)}{near}")
     return lines
+
+
+def _not_a_text(value: float | bool) -> str:
+    """What to do about a text that YAML reads as something else."""
+    if isinstance(value, bool):
+        return f"{str(value).lower()} is no text in YAML, nor are yes, no, on and off; put it in quotes"
+    return f"{shorten(str(value), 60)} is a number in YAML; put what you wrote in quotes"
 
 
 def allowed(model: type[BaseModel], name: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from ggs import output
 from ggs.text import readable_bytes
 
 LINE_EVERY = 15.0
@@ -18,11 +19,18 @@ SETTLING = 5.0
 """Seconds of a run that say nothing about its speed: the first steps compile and warm up."""
 
 
+class _Console(Console):
+    """Raises BrokenPipeError, where rich would end the program."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # what rich has caught where it calls this
+
+
 class Reporter:
     """One live line in a terminal; elsewhere a plain line now and then."""
 
     def __init__(self, total_steps: int, epochs: int, quiet: bool = False) -> None:
-        self._console = Console(quiet=quiet, highlight=False, soft_wrap=True)
+        self._console = _Console(quiet=quiet, highlight=False, soft_wrap=True)
         self._total, self._epochs = total_steps, epochs
         self._top1 = "  –  "
         self._started = time.monotonic()
@@ -40,8 +48,16 @@ class Reporter:
             self._bar.start()
 
     def say(self, text: str) -> None:
-        """Print one line, above the live one."""
-        self._console.print(text, markup=False)
+        """Print one line, above the live one. A training goes on where that cannot be, unseen."""
+        try:
+            self._console.print(text, markup=False)
+        except OSError as error:  # a log on a full disk, a pipe that nobody reads
+            self._console.quiet = True
+            output.silence(sys.stdout)
+            _print(
+                f"ggs: warning: standard output takes no more ({error.strerror}): the training goes on "
+                "unseen, its results will be in its run folder"
+            )
 
     def step(self, step: int, epoch: int, loss: float, rate: float, bytes_sent: int) -> None:
         """Show the state after ``step`` steps: mean loss, images per second, bytes of the last step."""
@@ -146,7 +162,7 @@ def log_shown() -> Iterator[LogHandler]:
 
 
 def _print(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    output.say(sys.stderr, text)
 
 
 def _of_which(summary: Mapping[str, Any]) -> str:

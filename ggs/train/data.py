@@ -21,6 +21,7 @@ from ggs.errors import ConfigurationError, DataError
 from ggs.extras import require
 from ggs.text import one_line
 from ggs.train.config import TrainConfig
+from ggs.train.damaged_files import damaged_file
 from ggs.train.image_set import DataSpec, ImageSet, TensorImages
 from ggs.train.models import input_channels
 
@@ -139,14 +140,15 @@ def load(config: TrainConfig, data: DataSpec, device: torch.device) -> tuple[Ima
         parts = _embedded()
     else:
         parts = [_torchvision_tensors(_torchvision_set(config, train)) for train in (True, False)]
-        for pixels, labels in parts:
+        for part, (pixels, labels) in zip(("training", "test"), parts, strict=True):
             if (
                 not len(pixels) == len(labels) > 0
                 or not 0 <= labels.min() <= labels.max() < classes
             ):
                 raise DataError(
-                    f"data: {config.data} in {config.data_dir} is damaged: {len(pixels):,} images and "
-                    f"{len(labels):,} labels, which must be as many and below {classes}"
+                    f"data: the {part} part of {config.data} in {config.data_dir} is damaged: "
+                    f"{len(pixels):,} images and {len(labels):,} labels, which must be as many and below "
+                    f"{classes}{_which(config, part)}"
                 )
     train, test = (TensorImages(*part, config, data, device) for part in parts)
     return train, test
@@ -168,16 +170,28 @@ def _embedded() -> list[tuple[Tensor, Tensor]]:
 
 def _torchvision_set(config: TrainConfig, train: bool, fetch_to: Path | None = None) -> Any:
     """The part of the data set in ``data_dir``, or fetched from its home to another folder."""
-    datasets = require("torchvision.datasets", "train")
+    kind = getattr(require("torchvision.datasets", "train"), _CLASSES[config.data])
+    files = _SPECS[config.data].files
     try:
-        kind = getattr(datasets, _CLASSES[config.data])
         return kind(str(fetch_to or config.data_dir), train=train, download=fetch_to is not None)
     except (OSError, RuntimeError, ValueError, EOFError, LookupError, AssertionError) as error:
+        if fetch_to is None and (path := damaged_file(config.data_dir, files, kind)):
+            raise DataError(
+                f"data: cannot read {config.data}: {path} is damaged or missing; give --download to fetch "
+                "it anew, or another --data-dir"
+            ) from None
         action = "download" if fetch_to else "read"
         reason = one_line(error) if str(error) else "damaged"
         raise DataError(
             f"data: cannot {action} {config.data} in {config.data_dir}: {reason}"
         ) from None
+
+
+def _which(config: TrainConfig, part: str) -> str:
+    """The two files that a part of MNIST's kind consists of, in brackets."""
+    begin = "train" if part == "training" else "t10k"
+    files = [f for f in _SPECS[config.data].files if Path(f).name.startswith(begin)]
+    return f" ({' and '.join(files)})" if files else ""
 
 
 def _torchvision_tensors(images: Any) -> tuple[Tensor, Tensor]:

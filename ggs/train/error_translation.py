@@ -42,9 +42,12 @@ def cluster_errors(collective_timeout: float) -> Iterator[None]:
                 "same number of images per step"
             ) from error
         if "DataLoader" in text:
+            what = "died or hangs"
+            if "Traceback" in text:  # of the other process, whose last line tells what happened
+                what, reason = "failed", shorten(str(error).rstrip().splitlines()[-1], 200)
             raise DataError(
-                f"data_workers: a process that decodes images died or hangs ({reason}); if memory or "
-                "/dev/shm is full, give fewer --data-workers, or raise extraContainerOptions.shmMB"
+                f"data_workers: a process that decodes images {what} ({reason}); if memory or /dev/shm is "
+                "full, give fewer --data-workers, or raise extraContainerOptions.shmMB"
             ) from error
         if not is_communication_error(error):
             raise

@@ -1,4 +1,4 @@
-"""Any folder of images, one sub-folder per class (torchvision's ImageFolder)."""
+"""Any folder of images, one sub-folder per class, as torchvision's ImageFolder has it."""
 
 import os
 import tempfile
@@ -14,13 +14,13 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
-from torchvision.datasets import ImageFolder
 from torchvision.transforms import functional
 
 from ggs.errors import ConfigurationError, DataError
 from ggs.launch.processes import die_with_parent
 from ggs.text import one_line
 from ggs.train.config import TrainConfig
+from ggs.train.image_index import ImageIndex, class_folders, index
 from ggs.train.image_set import DataSpec, ImageSet, Preparation, TensorImages
 from ggs.train.models import SMALL_IMAGE
 from ggs.train.seeds import AUGMENTATION, derive
@@ -34,13 +34,25 @@ _SOCKET_PATH, _SOCKET_NAME = 107, len("/pymp-abcdefgh/listener-abcdefgh")
 _LONGEST = 16
 """Longer images, in multiples of their shorter side, are cut to this before they are scaled."""
 
+_ORIENTATION = 0x0112
+"""EXIF's tag of how a camera was held: of these numbers, the picture is stored turned or mirrored."""
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
 
 
 def spec(config: TrainConfig) -> DataSpec:
     """What the images of ``config.data_dir`` look like. Raises ConfigurationError and DataError."""
     train, _ = folders(config.data_dir)
-    classes = len(_subfolders(train))
+    classes = len(class_folders(train))
     return DataSpec(3, config.image_size or 224, classes, _MEAN, _STD, mirror=True)
 
 
@@ -51,7 +63,7 @@ def folders(data_dir: Path) -> tuple[Path, Path]:
         (data_dir / n for n in ("test", "val") if (data_dir / n).is_dir()), data_dir / "test"
     )
     for folder in (train, test):
-        if not folder.is_dir() or not _subfolders(folder):
+        if not folder.is_dir() or not class_folders(folder):
             raise ConfigurationError(
                 f"data_dir: {folder} is missing or empty; imagefolder expects train/CLASS/*.jpg and "
                 f"test/CLASS/*.jpg (or val/) in {data_dir}"
@@ -59,25 +71,9 @@ def folders(data_dir: Path) -> tuple[Path, Path]:
     return train, test
 
 
-def _subfolders(folder: Path) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            return [entry.name for entry in entries if entry.is_dir()]
-    except OSError as error:
-        raise DataError(f"data_dir: cannot read {folder}: {error.strerror}") from None
-
-
 def load(config: TrainConfig, data: DataSpec, device: torch.device) -> tuple[ImageSet, ImageSet]:
     """Training and test images of ``config.data_dir``. Raises ConfigurationError and DataError."""
-    parts = []
-    for path in folders(config.data_dir):
-        try:
-            parts.append(ImageFolder(str(path)))
-        except (OSError, ValueError) as error:
-            raise ConfigurationError(
-                f"data_dir: {path} is no folder of images: {one_line(error)}"
-            ) from None
-    train, test = parts
+    train, test = parts = [index(path) for path in folders(config.data_dir)]
     if train.classes != test.classes:
         odd = sorted({*train.classes} ^ {*test.classes})[0]
         raise ConfigurationError(
@@ -97,7 +93,7 @@ class FolderImages:
 
     def __init__(
         self,
-        folder: ImageFolder,
+        folder: ImageIndex,
         config: TrainConfig,
         data: DataSpec,
         device: torch.device,
@@ -107,7 +103,7 @@ class FolderImages:
         self._device = device
 
     def __len__(self) -> int:
-        return len(self._folder)
+        return len(self._folder.samples)
 
     def batches(
         self, order: Tensor, batch_size: int, epoch: int | None
@@ -149,7 +145,7 @@ class _Decoded(Dataset[tuple[Tensor, int]]):
     """uint8 images (3, size, size); augmented by a stream that belongs to epoch and image alone, so
     that neither the number of processes nor a restart changes a pixel."""
 
-    def __init__(self, folder: ImageFolder, size: int, seed: int, epoch: int | None) -> None:
+    def __init__(self, folder: ImageIndex, size: int, seed: int, epoch: int | None) -> None:
         self._folder, self._size, self._seed, self._epoch = folder, size, seed, epoch
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
@@ -175,14 +171,27 @@ def _next(batches: Iterator[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor] | N
 
 
 def _open(path: str | Path) -> Image.Image:
-    """The image in 8-bit RGB. Raises DataError, whatever its decoder makes of a damaged file."""
+    """The image in 8-bit RGB, upright. Raises DataError, whatever its decoder makes of a damaged file."""
     try:
         with Image.open(path) as file:
-            return _eight_bits(file)
+            file.load()
+            turn = _UPRIGHT.get(
+                _orientation(file)
+            )  # after loading: it turns some formats by itself
+            image = _eight_bits(file)
+            return image if turn is None else image.transpose(turn)
     except DataError:
         raise
     except Exception as error:
         raise DataError(f"data: cannot decode {path}: {one_line(error)}") from None
+
+
+def _orientation(image: Image.Image) -> int:
+    """As EXIF counts; 1, upright, where it says nothing that can be read."""
+    try:
+        return int(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # of a damaged header: the pixels are there all the same
+        return 1
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
@@ -230,18 +239,17 @@ def _augmented(image: Image.Image, size: int) -> Image.Image:
 
 
 def _decode_all(
-    folder: ImageFolder, config: TrainConfig, data: DataSpec, device: torch.device
+    folder: ImageIndex, config: TrainConfig, data: DataSpec, device: torch.device
 ) -> TensorImages:
     size = data.image_size
-    images = np.empty((len(folder), 3, size, size), np.uint8)
+    images = np.empty((len(folder.samples), 3, size, size), np.uint8)
 
     def decode(index: int) -> None:
         image = np.asarray(_plain(_open(folder.samples[index][0]), size))
         images[index] = image.transpose(2, 0, 1)
 
     with ThreadPoolExecutor(max(1, torch.get_num_threads())) as pool:
-        for _ in pool.map(decode, range(len(folder)), chunksize=64):
+        for _ in pool.map(decode, range(len(folder.samples)), chunksize=64):
             pass
-    return TensorImages(
-        torch.from_numpy(images), torch.tensor(folder.targets), config, data, device
-    )
+    labels = torch.tensor([label for _, label in folder.samples])
+    return TensorImages(torch.from_numpy(images), labels, config, data, device)

@@ -80,11 +80,15 @@ def build_optimizer(
             )
         require_sgd(optimizer)
     device = _device_of_steps(config, parameters[0].device)
-    if device is not None:  # some options are refused in the first step only
+    if (
+        device is not None
+    ):  # some options are refused in the first step only, or in the one after it
         stand_in = nn.Parameter(torch.zeros(2, 2, device=device))
         stand_in.grad = torch.ones_like(stand_in)
         with _refused_in_one_line(config, values):
-            classes[name]([stand_in], lr=config.lr, **values).step()
+            trial = classes[name]([stand_in], lr=config.lr, **values)
+            trial.step()
+            trial.step()
     return optimizer
 
 
@@ -96,8 +100,10 @@ def _refused_in_one_line(config: TrainConfig, values: dict[str, Any]) -> Iterato
     except Exception as error:
         if is_out_of_memory(error):
             raise
+        texts = [option for option, value in values.items() if isinstance(value, str)]
+        hint = f" ({texts[0]} is a text: write numbers without quotes)" if texts else ""
         raise ConfigurationError(
-            f"optimizer: {config.optimizer} refuses {values}: {one_line(error)}"
+            f"optimizer: {config.optimizer} refuses {values}: {one_line(error)}{hint}"
         ) from None
 
 

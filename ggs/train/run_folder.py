@@ -15,13 +15,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import yaml
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
 
 from ggs.atomic_files import replacing
 from ggs.errors import CheckpointError, ConfigurationError
+from ggs.plain_yaml import dump_settings
 from ggs.text import one_line
 from ggs.train.arguments import load_yaml
 from ggs.train.config import TrainConfig
@@ -173,7 +173,7 @@ def _is_unfinished(path: Path) -> bool:
 
 def dump(config: TrainConfig) -> str:
     """The complete configuration as YAML that ``--config`` reads back."""
-    return yaml.safe_dump(_values(config), sort_keys=False, allow_unicode=True)
+    return dump_settings(_values(config))
 
 
 def _values(config: TrainConfig) -> dict[str, Any]:

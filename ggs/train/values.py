@@ -11,7 +11,8 @@ LONGEST_NAME, LONGEST_PATH = 255, 4095
 
 
 def path(value: Any) -> Any:
-    """``value`` as it is. Raises ValueError for a text or path that names no file anywhere."""
+    """``value``, from one's home where it begins with ``~``. Raises ValueError for a text or path that
+    names no file anywhere."""
     if not isinstance(value, str | Path):
         return value
     text = str(value)
@@ -29,7 +30,17 @@ def path(value: Any) -> Any:
             f"{text[:40]}... is too long ({len(encoded):,} bytes); a name has at most {LONGEST_NAME}, "
             f"a path {LONGEST_PATH:,}"
         )
-    return value
+    first = Path(text).parts[:1]
+    if not first or not first[0].startswith("~"):
+        return value
+    if not text.startswith("~"):  # the same setting, written down and read again, would be at home
+        raise ValueError(
+            f"{text[:40]!r} begins with a folder named {first[0]!r}; give its absolute path"
+        )
+    try:
+        return type(value)(Path(text).expanduser())
+    except RuntimeError:
+        raise ValueError(f"{text[:40]!r} has no home directory to stand for; give a path") from None
 
 
 def require_plain(value: Any) -> None:

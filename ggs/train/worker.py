@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -12,9 +13,10 @@ from ggs.dist import process_group
 from ggs.dist.backend import choose_backend
 from ggs.dist.collectives import Collectives
 from ggs.dist.process_group import Group, connect
-from ggs.errors import ConfigurationError
+from ggs.errors import CheckpointError, ConfigurationError
 from ggs.launch.placement import threads_per_worker
 from ggs.optim.batchnorm import batchnorm_modules
+from ggs.output import say
 from ggs.train import data, models, seeds, tensorboard
 from ggs.train.check import check_batch
 from ggs.train.checkpoint.checkpointer import Checkpointer, resume
@@ -49,21 +51,26 @@ def main(config: TrainConfig) -> None:
         data.download(config)  # the others of this machine wait for us in the rendezvous below
     selects_here = device.type == "cpu" and config.method != "dense"
     if selects_here and local_rank == 0:
-        seconds = compile_kernels(config.values)  # once, in the first run of a machine
+        seconds = compile_kernels(_values(config))  # once, in the first run of a machine
         if seconds is not None:
-            print(
+            say(
+                sys.stdout,
                 f"ggs: compiled selection and coding for this CPU in {seconds:.0f} s; later runs have "
                 "them where a cache can be written",
-                flush=True,
             )
     group = _join(config, device, local_size)
     if selects_here and local_rank != 0:
-        compile_kernels(config.values)  # reads what the first worker has compiled
+        compile_kernels(_values(config))  # reads what the first worker has compiled
     with cluster_errors(config.collective_timeout):
         train(config, device, group)
         # A worker that hangs after its last exchange would be waited for without end.
         connect(group).all_reduce_max_(torch.zeros(1, dtype=torch.uint8, device=device))
     process_group.leave()
+
+
+def _values(config: TrainConfig) -> str:
+    """The format whose kernels the run needs; "sign" is what nearly every budget comes to."""
+    return config.values or "sign"
 
 
 def pick_device(config: TrainConfig, local_rank: int) -> torch.device:
@@ -131,6 +138,7 @@ def _train(
     if log is not None:
         _open_results(trainer, resumed, ended, log)
     checkpointer: Checkpointer | None = None
+    problem = ""
     try:
         if config.checkpoint_dir is not None:
             background = process_group.background_group(config.checkpoint_timeout)
@@ -140,13 +148,18 @@ def _train(
         if checkpointer and not (
             ended and resumed and resumed.folder.parent == config.checkpoint_dir
         ):
-            checkpointer.finish()
+            problem = checkpointer.finish()
         summary = _finish(trainer, checkpointer.seconds if checkpointer else 0.0)
         if trainer.folder and trainer.reporter:
             trainer.folder.finish(summary)
-            if checkpointer:
+            if checkpointer and not problem:
                 checkpointer.mark_done()
             trainer.reporter.summary(asdict(summary), str(trainer.folder.path))
+            if problem:
+                raise CheckpointError(
+                    f"the training has ended and its results are in {trainer.folder.path}, but the "
+                    f"checkpoint of its last step, {trainer.state.step:,}, could not be written: {problem}"
+                )
     finally:
         if checkpointer:
             checkpointer.close()

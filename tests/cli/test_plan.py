@@ -51,6 +51,12 @@ def test_it_says_use_it_on_a_slow_network_and_do_not_on_a_fast_one() -> None:
     assert fast.splitlines()[-1].startswith("don't use GGS: ")
 
 
+def test_what_a_small_model_sends_is_shown_in_a_unit_that_fits() -> None:
+    table = plan.plan("lenet5", 2, 0, "1Gbit", "50us", 3.0, 0.001, "fp32").splitlines()
+    assert next(row for row in table if row.startswith("ggs")).split()[3:5] == ["387", "B"]
+    assert next(row for row in table if row.startswith("ddp")).split()[3:5] == ["246.8", "kB"]
+
+
 @pytest.mark.parametrize("bits", ["1kbit", "1000Tbit"])
 @pytest.mark.parametrize("latency", ["0s", "60s"])
 @pytest.mark.parametrize("step_ms", [1e-320, 86_400_000.0])

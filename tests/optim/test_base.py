@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 from typing import Any
 
 import pytest
@@ -304,6 +305,73 @@ def test_hooks_and_repr_reach_the_inner_optimizer(method: str) -> None:
     assert calls == ["pre", "inner", "post"]
     assert "Adam" in repr(optimizer)
     assert "lr: 0.01" in repr(optimizer)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_training_that_begins_without_gradients_is_told_of_once(every: int) -> None:
+    model = build("plain")
+    inner = torch.optim.Adam(model.parameters())
+    optimizer = ggs.GGS(inner, model, density=1.0, every=every)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(10):
+            optimizer.step()
+    assert len(told) == 1
+    assert "no worker has any gradient in the optimizer's first step" in str(told[0].message)
+    assert told[0].filename == __file__
+
+
+@METHODS
+def test_steps_without_gradients_after_others_are_not_told_of(method: str) -> None:
+    """They deliver what is left."""
+    model = build("plain")
+    optimizer = wrap(method, model)
+    backward(model, 0, 0)
+    optimizer.step()
+    optimizer.zero_grad()
+    optimizer.step()
+
+
+def test_one_worker_with_gradients_is_enough() -> None:
+    def train(worker: Any) -> None:
+        model = build("plain")
+        optimizer = ggs.Dense(torch.optim.Adam(model.parameters()), model, process_group=worker)
+        if worker.rank == 1:
+            backward(model, 0, 0)
+        optimizer.step()
+
+    lockstep.run(2, train)
+
+
+@METHODS
+def test_hooks_on_the_state_run_as_those_of_any_optimizer(method: str) -> None:
+    calls = []
+
+    def saved(optimizer: Any, state: dict[str, Any]) -> dict[str, Any]:
+        calls.append("saved")
+        assert state["ggs"]["step"] == 1
+        return {**state, "epoch": 7}
+
+    def loading(optimizer: Any, state: dict[str, Any]) -> dict[str, Any]:
+        calls.append("loading")
+        return {key: value for key, value in state.items() if key != "epoch"}
+
+    model = build("plain")
+    optimizer = wrap(method, model)
+    backward(model, 0, 0)
+    optimizer.step()
+    optimizer.register_state_dict_pre_hook(lambda _: calls.append("saving"))
+    optimizer.register_state_dict_post_hook(saved)
+    optimizer.register_load_state_dict_pre_hook(loading)
+    optimizer.register_load_state_dict_post_hook(lambda _: calls.append("loaded"))
+    state = optimizer.state_dict()
+    assert state["epoch"] == 7
+    backward(model, 1, 0)
+    optimizer.step()
+    optimizer.load_state_dict(state)
+    assert optimizer.statistics.step == 1
+    assert state["epoch"] == 7  # a hook gets a copy
+    assert calls == ["saving", "saved", "loading", "loaded"]
 
 
 def test_repr_and_statistics_show_what_is_sent() -> None:

@@ -199,6 +199,7 @@ def _decay(worker: Any, gradients: list[list[bool]]) -> Tensor:
     return model.weight.detach()[0, 0]
 
 
+@pytest.mark.filterwarnings("ignore:no worker has any gradient")
 @pytest.mark.parametrize(
     ("gradients", "remains"),
     [

@@ -39,6 +39,75 @@ def test_a_written_configuration_reads_back_the_same(tmp_path: Path) -> None:
     assert read("--config", str(file)) == config
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("016", 16), ("010", 10), ("1_000", 1000), ("0x10", 16), ("0o10", 8), ("+7", 7)],
+)
+def test_a_whole_number_in_a_file_is_what_a_reader_takes_it_for(
+    tmp_path: Path, text: str, number: int
+) -> None:
+    """Not as YAML 1.1 has it, where 016 is 14."""
+    file = tmp_path / "config.yaml"
+    file.write_text(f"seed: {text}\nmodel_options: {{seed: {text}}}\n")
+    config = read("--config", str(file))
+    assert (config.seed, config.model_options) == (number, {"seed": number})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-1", 0.1),
+        ("1e-8", 1e-8),
+        ("2E5", 2e5),
+        ("-1e+2", -100.0),
+        ("1.e3", 1000.0),
+        (".5", 0.5),
+        ("5.", 5.0),
+        ("1_0.5", 10.5),
+        ("'1e-1'", "1e-1"),
+        ("1:30", "1:30"),
+        ("1:30.5", "1:30.5"),
+        ("2024-01-01", "2024-01-01"),
+        ("1e", "1e"),
+        ("-", "-"),
+        ("0o8", "0o8"),
+    ],
+)
+def test_a_number_in_options_is_a_number_and_all_else_is_text(text: str, value: object) -> None:
+    options = read("--optimizer-options", f"{{a: {text}}}").optimizer_options
+    assert options == {"a": value}
+    assert type(options["a"]) is type(value)
+
+
+@pytest.mark.parametrize("text", ["1e-1", "016", "0o17", "1:30", "2024-01-01", "yes", "~", "1e3"])
+def test_a_text_that_looks_like_something_else_stays_text_in_a_written_configuration(
+    tmp_path: Path, text: str
+) -> None:
+    config = TrainConfig(model_options={"a": text})
+    file = tmp_path / "config.yaml"
+    file.write_text(runs.dump(config), encoding="utf-8")
+    assert read("--config", str(file)) == config
+    assert yaml.safe_load(file.read_text())["model_options"] == {"a": text}
+
+
+def test_a_folder_named_like_a_date_is_a_folder(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("run_dir: 2024-01-01\n")
+    assert read("--config", str(file)).run_dir == Path("2024-01-01")
+
+
+def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "config.yaml").write_text(
+        "data_dir: ~/data\ncheckpoint_dir: ~\nrun_dir: '~/a ~b'\nresume: ~/other\n"
+    )
+    config = read("--config", "~/config.yaml", "--checkpoint-dir=~/kept")
+    assert config.data_dir == tmp_path / "data"
+    assert config.run_dir == tmp_path / "a ~b"
+    assert config.checkpoint_dir == tmp_path / "kept"
+    assert config.resume == f"{tmp_path}/other"
+
+
 def test_an_optional_setting_can_be_unset_by_flag(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("clip_norm: 1.0\n")
@@ -72,6 +141,9 @@ def test_an_optional_setting_can_be_unset_by_flag(tmp_path: Path) -> None:
         (["--lr", "\x1b[2J"], ["lr: \\x1b[2J is not allowed"]),
         (["--\n"], ["--\\n is no setting"]),
         (["--data", "\udcff"], ["data: \\udcff"]),
+        (["--run-dir=~nobody-of-that-name/a"], ["run_dir", "~nobody-of-that-name", "no home"]),
+        (["--run-dir", "./~/a"], ["run_dir", "'~'", "absolute path"]),
+        (["--optimizer-options", "{eps: 1, eps: 2}"], ["optimizer_options", "eps is given twice"]),
     ],
 )
 def test_a_mistake_is_one_line_with_name_value_and_way_out(
@@ -92,6 +164,13 @@ def test_a_mistake_is_one_line_with_name_value_and_way_out(
         ("epochs: true", ["epochs: true", "whole number"]),
         ("density: yes", ["density: true", "yes and on", "above 0 and at most 1"]),
         ("density: 0.1\ndensity: 0.2", ["density", "twice"]),
+        ("# first\nlr: 1\n\nseed: 2\nlr: 3\nseed: 4", ["line 5", "lr is given twice", "line 2"]),
+        ("model_options:\n  a: 1\n  a: 2\n", ["line 3", "a is given twice", "line 2"]),
+        ("epochs: 1:30", ["epochs: 1:30 is not allowed", "whole number"]),
+        ("steps: 2024-01-01", ["steps: 2024-01-01 is not allowed", "whole number"]),
+        ("run_dir: 2024", ["run_dir: 2024 is a number", "in quotes"]),
+        ("model: 1.50", ["model: 1.5 is a number", "quotes"]),
+        ("run_dir: yes", ["run_dir: true", "quotes"]),
         ("a: &a [1]\nb: *a", ["aliases"]),
         ("- 1\n- 2", ["list"]),
         ("lr: {", ["config.yaml is not readable as YAML: line 1, column 6"]),
@@ -200,8 +279,8 @@ HOSTILE = {
     "deep mappings": ("lr: " + "{a: " * 5000, "YAML"),
     "deep lines": ("- " * 50_000, "YAML"),
     "hexadecimal": ("lr: 0x" + "f" * 5000, "YAML"),
-    "sexagesimal": ("lr: " + "1:" * 100_000 + "1", "YAML"),
-    "sexagesimal fraction": ("lr: " + "1:" * 200 + "1.5", "YAML"),
+    "sexagesimal": ("lr: " + "1:" * 100_000 + "1", "lr: 1:1"),
+    "sexagesimal fraction": ("lr: " + "1:" * 200 + "1.5", "lr: 1:1"),
     "digits": ("lr: " + "9" * 200_000, "YAML"),
     "a number as name": ("? 0x" + "f" * 5000 + "\n: 1", "YAML"),
     "number in options": ("optimizer_options: {a: 0x" + "f" * 5000 + "}", "YAML"),

@@ -54,9 +54,25 @@ def test_the_example_passes(root: Path) -> None:
         (["--optimizer-options", "{betas: [0.9]}"], ["optimizer", "adam", "betas"]),
         (["--device", "cpu", "--optimizer-options", "{capturable: true}"], ["adam", "capturable"]),
         (["--optimizer-options", "{eps: .nan}"], ["optimizer_options", "nan", "finite"]),
-        (["--model-options", "{a: 2020-01-01}"], ["model_options", "2020", "number"]),
+        (["--model-options", "{a: !!timestamp 2020-01-01}"], ["model_options", "2020", "number"]),
         (["--model-options", "{a: !!timestamp b}"], ["model_options", "not readable"]),
         (["--momentum", "0.9"], ["adam", "momentum"]),
+        (
+            [
+                "--optimizer",
+                "sgd",
+                "--momentum",
+                "0.9",
+                "--optimizer-options",
+                "{dampening: '1e-1'}",
+            ],
+            [
+                "optimizer: sgd refuses",
+                "dampening is a text",
+                "without quotes",
+            ],  # at its second step
+        ),
+        (["--optimizer-options", "{eps: '1e-8'}"], ["adam refuses", "eps is a text"]),
         (["--run-dir", ""], ["run_dir", "is empty"]),
         (["--run-dir", "a\0b"], ["run_dir", "NUL"]),
         (["--run-dir", "a/" + 300 * "r"], ["run_dir", "too long (302 bytes)"]),
@@ -101,6 +117,14 @@ def test_a_mistake_is_one_line(argv: list[str], words: list[str]) -> None:
     message = str(caught.value)
     assert "\n" not in message
     assert all(word in message for word in words), message
+
+
+def test_numbers_in_optimizer_options_need_no_point() -> None:
+    sgd = ["--optimizer", "sgd", "--momentum", "0.9", "--optimizer-options"]
+    assert parse_and_check([*sgd, "{dampening: 1e-1}"]).optimizer_options == {"dampening": 0.1}
+    assert parse_and_check(["--optimizer-options", "{eps: 1e-8}"]).optimizer_options == {
+        "eps": 1e-8
+    }
 
 
 @pytest.mark.parametrize("name", ["lbfgs", "sparseadam", "asgd"])

@@ -1,5 +1,7 @@
 """What a person reads."""
 
+import os
+import sys
 from typing import Any
 
 import pytest
@@ -141,3 +143,26 @@ def test_plain_output_is_quiet_between_evaluations(
     line = capsys.readouterr().out
     for words in ("step 201/1,000", "epoch 3/10", "top-1 90.00 %", "1,000 images/s", "379 B/step"):
         assert words in line
+
+
+@pytest.mark.parametrize("place", ["full disk", "closed pipe"])
+def test_a_training_that_can_show_nothing_goes_on(
+    place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if place == "full disk":
+        stdout = open("/dev/full", "w")  # noqa: SIM115
+    else:
+        reader, writer = os.pipe()
+        os.close(reader)
+        stdout = os.fdopen(writer, "w")
+    with stdout, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", stdout)
+        reporter = Reporter(100, 10)
+        reporter.evaluation(1, 90.0, 0.25)
+        reporter.evaluation(2, 90.0, 0.25)
+        reporter.summary(SUMMARY, "runs/quickstart")
+    reason = "No space left on device" if place == "full disk" else "Broken pipe"
+    assert capsys.readouterr().err == (
+        f"ggs: warning: standard output takes no more ({reason}): the training goes on unseen, its results "
+        "will be in its run folder\n"
+    )

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 from ggs.errors import ConfigurationError, DataError
 from ggs.train import data
@@ -83,9 +83,30 @@ def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     for name in data._SPECS["mnist"].files:
         (tmp_path / name).write_bytes(b"no images")
-    with pytest.raises(DataError, match=r"cannot read mnist in .*") as caught:
+    with pytest.raises(DataError, match=r"cannot read mnist: .*ubyte is damaged.*") as caught:
         load(data="mnist", data_dir=tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_the_damaged_one_of_mnists_files_is_named(tmp_path: Path, number: int) -> None:
+    for name, archive in small_mnist().items():
+        path = tmp_path / "MNIST/raw" / name.removesuffix(".gz")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.decompress(archive))
+    assert len(load(data="mnist", data_dir=tmp_path)[0]) == 5
+    bad = tmp_path / data._SPECS["mnist"].files[number]
+    bad.write_bytes(bad.read_bytes()[:-1])
+    with pytest.raises(DataError, match=rf"{bad.name} is damaged or missing; give --download"):
+        load(data="mnist", data_dir=tmp_path)
+
+
+def test_the_damaged_one_of_cifars_files_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    (folder / "batches.meta").touch()
+    with pytest.raises(DataError, match=r"batches-py/data_batch_1 is damaged or missing"):
+        load(data="cifar10", data_dir=tmp_path)
 
 
 @pytest.mark.skipif(
@@ -277,7 +298,7 @@ def test_labels_beyond_the_classes_are_a_damaged_file(tmp_path: Path) -> None:
         images = np.array([0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 28, 0, 0, 0, 28], np.uint8).tobytes()
         (raw / f"{part}-images-idx3-ubyte").write_bytes(images + bytes(2 * 784))
         (raw / f"{part}-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 2, 3, 11]))
-    with pytest.raises(DataError, match=r"mnist in .* is damaged: 2 images and 2 labels"):
+    with pytest.raises(DataError, match=r"training part of mnist .* 2 images and 2 .*train-lab"):
         load(data="mnist", data_dir=tmp_path)
 
 
@@ -287,10 +308,25 @@ def test_folders_must_agree_on_their_classes(folder: Path) -> None:
         load(3, data="imagefolder", data_dir=folder)
 
 
-def test_an_empty_class_is_refused(folder: Path) -> None:
-    (folder / "train/dog").mkdir()
-    with pytest.raises(ConfigurationError, match="is no folder of images"):
-        load(3, data="imagefolder", data_dir=folder)
+def test_an_image_is_fed_upright_however_the_camera_was_held(tmp_path: Path) -> None:
+    """As Pillow's own function turns it."""
+    picture = Image.fromarray(np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3))
+    for orientation in range(10):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        for suffix in ("png", "tiff"):
+            path = tmp_path / f"{orientation}.{suffix}"
+            picture.save(path, exif=exif)
+            with Image.open(path) as image:
+                image.load()
+                expected = ImageOps.exif_transpose(image)
+            assert np.array_equal(folder_module._open(path), expected), path
+
+
+def test_a_damaged_exif_header_does_not_cost_the_image(tmp_path: Path) -> None:
+    picture = Image.fromarray(np.zeros((4, 6, 3), np.uint8))
+    picture.save(tmp_path / "a.png", exif=b"Exif\0\0no header at all")
+    assert folder_module._open(tmp_path / "a.png").size == (6, 4)
 
 
 def test_the_embedded_file_is_the_one_described() -> None:

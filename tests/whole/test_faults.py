@@ -341,24 +341,50 @@ def small_storage(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(place)], check=True)
 
 
+def with_little_room(storage: Path, folder: Path, steps: int) -> TrainConfig:
+    """A checkpoint of LeNet-5 with Adam takes about 1 MB, of SGD half of that: one fits, two do not."""
+    place = str(storage / "c")
+    return alone(folder, checkpoint_dir=place, optimizer="sgd", keep_checkpoints=1, steps=steps)
+
+
 @pytest.mark.root
 def test_a_full_disk_stops_the_run_and_leaves_good_checkpoints(
     small_storage: Path, tmp_path: Path
 ) -> None:
-    """A checkpoint of LeNet-5 with Adam takes about 1 MB, of SGD half of that: one fits, two do not."""
-    config = alone(
-        tmp_path,
-        checkpoint_dir=str(small_storage / "c"),
-        optimizer="sgd",
-        keep_checkpoints=1,
-        steps=50,
-    )
+    config = with_little_room(small_storage, tmp_path, steps=50)
     with pytest.raises(CheckpointError, match=r"could not be written: .*No space left"):
         train(config, CPU, None)
     [good] = files.checkpoints(small_storage / "c")
     manifest = files.read_manifest(good)
     for name in manifest.files:
         files.verified(good, manifest, name)
+
+
+@pytest.mark.root
+def test_a_last_checkpoint_that_finds_no_room_is_told_after_the_results(
+    small_storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = with_little_room(small_storage, tmp_path, steps=2)
+    with pytest.raises(CheckpointError) as error:
+        train(config, CPU, None)
+    message = str(error.value)
+    assert message.startswith(
+        f"the training has ended and its results are in {tmp_path / 'run'}, but "
+    )
+    assert "the checkpoint of its last step, 2, could not be written: " in message
+    assert "No space left" in message
+    assert "goes on" not in "".join(capsys.readouterr())
+    assert (tmp_path / "run" / "summary.json").exists()
+    assert weights(tmp_path)
+    [good] = files.checkpoints(small_storage / "c")
+    assert files.read_manifest(good).step == 1
+    assert not (small_storage / "c" / "done.json").exists()
+    bigger = tmp_path / "bigger"
+    shutil.copytree(small_storage / "c", bigger)
+    first = weights(tmp_path)
+    train(config.model_copy(update={"checkpoint_dir": bigger}), CPU, None)  # as a retried job does
+    assert weights(tmp_path) == first
+    assert (bigger / "done.json").exists()
 
 
 @pytest.mark.root
@@ -500,6 +526,33 @@ def test_a_decoding_process_that_hangs_ends_the_run(
         cluster_errors(60),
     ):
         train(decoding(images, 1, collective_timeout=2), CPU, None)
+
+
+@pytest.mark.full
+@pytest.mark.root
+def test_a_full_shared_memory_is_told_with_its_reason(images: Path) -> None:
+    """Through which a decoding process passes its images on; 8 of them take 1.2 MB."""
+    program = (
+        "from ggs.cli.main import main; import sys; sys.argv[1:] = 'train --data imagefolder --data-dir . "
+        "--model cifarnet --image-size 224 --batch-size 8 --steps 2 --workers 1 --device cpu --run-dir run "
+        "--data-workers 1 --density-warmup 0 --evaluate-every 0'.split(); main()"
+    )
+    mount = 'mount -t tmpfs -o size=64k tmpfs /dev/shm || exit 99; exec "$@"'
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", mount, "sh", sys.executable, "-c", program],
+        cwd=images, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
+    if done.returncode == 99 or "unshare" in done.stderr:
+        pytest.skip(f"cannot mount here: {done.stderr.strip()}")
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(
+        "ggs: rank 0 on task local-0: data_workers: a process that decodes images "
+    )
+    assert "No space left on device" in last
+    assert last.endswith("give fewer --data-workers, or raise extraContainerOptions.shmMB")
+    assert "Traceback" not in done.stderr
+    assert len(last) < 350
 
 
 def test_a_run_folder_that_cannot_be_written_is_one_line(

@@ -113,15 +113,27 @@ class Checkpointer:
             to_cpu(replicated(trainer.optimizer) if self._rank == 0 else {}, self._buffers),
             self._manifest() if self._rank == 0 else None,
             trainer.folder.metrics_so_far() if trainer.folder else None,
+            is_last=trainer.state.step >= trainer.plan.steps,
         )
         self._writer.start(work)
         self.seconds += time.perf_counter() - started
 
-    def finish(self) -> None:
-        """Have the last step in a checkpoint, and wait until it is written. Raises CheckpointError."""
-        if self._last != self._trainer.state.step:
-            self.save()
+    def finish(self) -> str:
+        """Have the last step in a checkpoint, and wait until it is written; a collective.
+
+        Returns what keeps it from being written, the same on all workers; "" where it is. Raises
+        CheckpointError where the storage hangs.
+        """
         self._writer.wait()
+        problem = self._agreed_problem()
+        if problem or self._last != self._trainer.state.step:
+            self.save()
+            self._writer.wait()
+            problem = self._agreed_problem()
+        return problem
+
+    def _agreed_problem(self) -> str:
+        return first_text(self._trainer.collectives, self._writer.problem, self._trainer.device)
 
     def close(self) -> None:
         """After a failure: give the checkpoint under way a moment, so that its thread ends before us."""

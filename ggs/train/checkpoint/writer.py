@@ -40,6 +40,8 @@ class Work:
     """Rank 0's: without the files."""
     metrics: tuple[Path, int] | None
     """Rank 0's: the record and how many bytes of it belong to this checkpoint."""
+    is_last: bool = False
+    """Whether no step follows; who writes the last one says itself that it failed."""
 
 
 class Writer:
@@ -73,7 +75,7 @@ class Writer:
         self.failures = 0
         """Checkpoints in a row that have failed."""
         self.problem = ""
-        """What was wrong with the last one that failed."""
+        """What was wrong with the last one, on rank 0 in full; "" where it is written."""
 
     def start(self, work: Work) -> None:
         """Write ``work`` in the background; no other may be under way (see ``wait``)."""
@@ -129,10 +131,10 @@ class Writer:
             shutil.rmtree(partial, ignore_errors=True)
             self.problem = problem
             self.failures += 1
-            if self._collectives.rank == 0 and not self._taken_over:
+            if self._collectives.rank == 0 and not self._taken_over and not work.is_last:
                 _log.warning("%s; training goes on", problem)
         else:
-            self.failures = 0
+            self.failures, self.problem = 0, ""
 
     def _partial(self, step: int) -> Path:
         folder = files.step_folder(self._directory, step)
