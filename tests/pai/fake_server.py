@@ -24,6 +24,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import yaml
 
 TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJ1c2VybmFtZSI6ImFsaWNlIn0.c2lnbmF0dXJlLW9mLWFsaWNl"
+# of an administrator called carol, and of bob, as OpenPAI signs them; bob has an opaque one besides
+TOKEN_OF_CAROL = "eyJhbGciOiJIUzI1NiJ9.eyJ1c2VybmFtZSI6ImNhcm9sIn0.c2lnbmF0dXJlLW9mLWNhcm9s"
+TOKEN_OF_BOB = "eyJhbGciOiJIUzI1NiJ9.eyJ1c2VybmFtZSI6ImJvYiJ9.c2lnbmF0dXJlLW9mLWJvYg"
 PASSWORD = "correct-horse-9"
 LOG_TOKEN = "short-lived-log-token"
 REQUIRED = ["protocolVersion", "name", "type", "taskRoles"]
@@ -70,7 +73,10 @@ class FakePAI:
 
     def __init__(self, flavour: str = "openpai", certificate: Path | None = None) -> None:
         self.flavour = flavour
-        self.users = {TOKEN: "alice", "token-of-bob": "bob"}
+        self.users = {TOKEN: "alice", TOKEN_OF_BOB: "bob", "token-of-bob": "bob"}
+        self.users[TOKEN_OF_CAROL] = "carol"
+        self.administrators = {"carol"}
+        self.names_of_logins = {"alice": "alice"}
         self.storages = {"team", "datasets"}
         self.jobs: dict[tuple[str, str], StoredJob] = {}
         self.faults: deque[tuple[str, Callable[[_Handler], None]]] = deque()
@@ -254,6 +260,8 @@ class _Handler(BaseHTTPRequestHandler):
         user = self.pai.users.get(self.headers.get("Authorization", "").removeprefix("Bearer "))
         if user is None:
             raise Refuse(401, "UnauthorizedUserError", "Your token is invalid.")
+        if path == "/tokens/check":
+            return 200, {"username": user, "admin": user in self.pai.administrators}
         if path == "/jobs" and self.command == "POST":
             content_type = self.headers.get("Content-Type", "")
             return 202, self.pai.submit(user, self.body.decode(), content_type)
@@ -268,7 +276,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.pai.flavour == "ltp":  # a central login (AAD) only
             raise Refuse(404, "NoApiError", f"API {self.path} is not found.")
         form = json.loads(self.body)
-        if form["username"] != "alice":
+        if form["username"] not in self.pai.names_of_logins:
             raise Refuse(400, "NoUserError", f"User {form['username']} is not found.")
         if form["password"] != PASSWORD:
             raise Refuse(400, "IncorrectPasswordError", "Password is incorrect.")
@@ -299,7 +307,8 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refuse(500, "UnknownError", f"Failed to retrieve job {user}~{name}.")
         if job is None:
             raise Refuse(404, "NoJobError", f"Job {user}~{name} is not found.")
-        if asking != user and (self.pai.flavour == "ltp" or self.command == "PUT"):
+        mine = asking == user or asking in self.pai.administrators
+        if not mine and (self.pai.flavour == "ltp" or self.command == "PUT"):
             message = f"User {asking} is not allowed to execute job {user}~{name}."
             raise Refuse(403, "ForbiddenUserError", message)
         if rest == "/executionType":

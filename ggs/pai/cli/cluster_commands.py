@@ -44,7 +44,7 @@ def add(
     PAI_PASSWORD, a pipe, or a prompt; never from the command line, which others can see. Only the
     token is stored, readable by you alone.
     """
-    from ggs.pai.client import clusters
+    from ggs.pai.client import clusters, tokens
     from ggs.pai.client.clusters import Cluster
     from ggs.pai.client.rest import Client
 
@@ -63,11 +63,21 @@ def add(
         with Client(cluster) as client:
             token = client.login(password)
     else:
-        token = clusters.check_token(
+        token = tokens.check_token(
             os.environ.get("PAI_TOKEN") or terminal.read_secret(f"Token for {alias}")
         )
-    user = user or clusters.token_claims(token).get("username")
-    if not isinstance(user, str) or not user:
+    owner = tokens.owner(token)
+    if owner is None and check:
+        with Client(
+            Cluster(alias, uri, "", ca_bundle=ca_bundle, insecure=insecure), token
+        ) as client:
+            owner = client.token_owner()
+    if user and owner and user != owner:
+        raise ConfigurationError(
+            f"the token belongs to {owner!r}, not to {user!r}: leave out --user"
+        )
+    user = user or owner
+    if not user:
         raise ConfigurationError("the token does not say whose it is: give --user")
     cluster = Cluster(alias, uri, user, token, ca_bundle=ca_bundle, insecure=insecure)
     if check:

@@ -13,8 +13,9 @@ from typing import Any
 from urllib.parse import quote
 
 from ggs.errors import ConfigurationError, PAIError, ServerRefusedError, UnreachableError
-from ggs.pai.client.clusters import Cluster, check_token
+from ggs.pai.client.clusters import Cluster
 from ggs.pai.client.responses import Response, read_json, refusal
+from ggs.pai.client.tokens import check_token
 from ggs.pai.client.transport import Limits, Log, Transport
 from ggs.pai.job import document
 
@@ -73,6 +74,14 @@ class Client:
         self._http.token = check_token(token)
         self.hide(token)
         return self._http.token
+
+    def token_owner(self) -> str:
+        """The user that the server takes the token for; ServerRefusedError if it does not take it."""
+        value = self._http.send("GET", "/tokens/check", "the token").json()
+        name = value.get("username") if isinstance(value, dict) else None
+        if not isinstance(name, str) or not name:
+            raise UnreachableError("OpenPAI's answer about the token names no user")
+        return name
 
     def jobs(
         self,
