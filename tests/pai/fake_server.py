@@ -43,6 +43,9 @@ class StoredJob:
     states: deque[dict[str, Any]] = field(default_factory=lambda: deque([{"state": "WAITING"}]))
     tasks: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     logs: dict[str, bytes] = field(default_factory=dict)
+    attempts: int = 1
+    """Number of the newest attempt, and one; earlier ones are kept but for those in ``lost``."""
+    lost: frozenset[int] = frozenset()
     submitted: float = field(default_factory=time.time)
 
 
@@ -303,10 +306,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _job(self, asking: str, user: str, name: str, rest: str) -> tuple[int, Any]:
         job = self.pai.jobs.get((user, name))
-        if job is None and self.pai.flavour == "ltp":
-            raise Refuse(500, "UnknownError", f"Failed to retrieve job {user}~{name}.")
         if job is None:
-            raise Refuse(404, "NoJobError", f"Job {user}~{name} is not found.")
+            raise self._missing(user, name, f"Job {user}~{name} is not found.")
         mine = asking == user or asking in self.pai.administrators
         if not mine and (self.pai.flavour == "ltp" or self.command == "PUT"):
             message = f"User {asking} is not allowed to execute job {user}~{name}."
@@ -328,14 +329,23 @@ class _Handler(BaseHTTPRequestHandler):
         )
         if match:
             return 200, self._log_addresses(user, name, job, f"{match[1]}:{match[2]}")
+        attempt = re.fullmatch(r"/attempts/(\d+)", rest)
+        number = int(attempt[1]) if attempt else job.attempts - 1
+        if number >= job.attempts or number in job.lost:
+            raise self._missing(user, name, f"JobAttemptId {number} is not found in {user}~{name}.")
         state = job.states.popleft() if len(job.states) > 1 else job.states[0]
         tasks = state.pop("tasks", job.tasks) if "tasks" in state else job.tasks
         roles = {
             role: {"taskRoleStatus": {"name": role}, "taskStatuses": statuses}
             for role, statuses in tasks.items()
         }
-        status = {"username": user, "retries": 0, "attemptId": 0, "virtualCluster": "default"}
+        status = {"username": user, "retries": 0, "attemptId": number, "virtualCluster": "default"}
         return 200, {"name": name, "jobStatus": status | state, "taskRoles": roles}
+
+    def _missing(self, user: str, name: str, message: str) -> Refuse:
+        if self.pai.flavour == "ltp":
+            return Refuse(500, "UnknownError", f"Failed to retrieve job {user}~{name}.")
+        return Refuse(404, "NoJobError", message)
 
     def _log_addresses(self, user: str, name: str, job: StoredJob, task: str) -> dict[str, Any]:
         if task not in job.logs:

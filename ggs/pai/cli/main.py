@@ -10,9 +10,11 @@ import sys
 from ggs._version import __version__
 from ggs.command_line import command_line
 from ggs.errors import GGSError, ServerRefusedError, UnreachableError
-from ggs.pai.cli import cluster_commands, job_commands, terminal
+from ggs.pai.cli import cluster_commands, job_changes, job_commands, job_follow, job_views, terminal
 
 app = command_line("pai", __doc__, f"pai of ggs {__version__}")
+for part in (job_views, job_follow, job_changes):
+    job_commands.app.add_typer(part.app)
 app.add_typer(job_commands.app, name="job")
 app.add_typer(cluster_commands.app, name="cluster")
 

@@ -106,12 +106,34 @@ class Client:
         return value
 
     def job(self, name: str, user: str | None = None, attempt: int | None = None) -> dict[str, Any]:
-        """Status of a job and its tasks; ServerRefusedError with code ``NoJobError`` if missing."""
-        path = self._job_path(name, user) + ("" if attempt is None else f"/attempts/{attempt}")
-        value = self._http.send("GET", path, f"job {name!r}").json()
+        """Status of a job and its tasks; ServerRefusedError with code ``NoJobError`` if missing.
+
+        The code is ``NoAttemptError`` where there is the job, but not this attempt of it.
+        """
+        path = self._job_path(name, user)
+        if attempt is None:
+            value = self._http.send("GET", path, f"job {name!r}").json()
+        else:
+            try:
+                value = self._http.send("GET", f"{path}/attempts/{attempt}", f"job {name!r}").json()
+            except ServerRefusedError as error:
+                if error.code == "NoJobError":
+                    raise self._no_attempt(name, user, attempt, error.status) from None
+                raise
         if not isinstance(value, dict) or not isinstance(value.get("jobStatus"), dict):
             raise UnreachableError(f"OpenPAI's answer about job {name!r} has no jobStatus")
         return value
+
+    def _no_attempt(
+        self, name: str, user: str | None, attempt: int, status: int
+    ) -> ServerRefusedError:
+        """Why there is no such attempt: OpenPAI says "no job" of it, as where there is no job at all."""
+        newest = self.job(name, user)["jobStatus"].get("attemptId")
+        if isinstance(newest, int) and newest >= attempt:
+            reason = f"OpenPAI has not kept attempt {attempt} of job {name!r}"
+        else:
+            reason = f"job {name!r} has no attempt {attempt}"
+        return ServerRefusedError(f"{reason}: the newest is {newest}", status, "NoAttemptError")
 
     def exists(self, name: str) -> bool:
         """Whether the user has a job of this name, also one that has ended."""

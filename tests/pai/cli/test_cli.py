@@ -7,12 +7,15 @@ import subprocess
 import sys
 import time
 from collections import deque
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
 import yaml
 
 from ggs import __version__
+from ggs.pai.client.logs import FollowLimits
+from ggs.pai.client.transport import Limits
 from tests.pai import fake_server as fake
 from tests.pai.cli.conftest import Pai
 from tests.pai.fake_server import PASSWORD, TOKEN, FakePAI, task
@@ -230,8 +233,32 @@ def test_logs(pai: Pai, known: FakePAI) -> None:
     assert (code, out) == (0, "zero\n")
     code, _, err = pai("job", "logs", "one", "--follow", "--attempt", "0")
     assert (code, "leave out --attempt" in err) == (2, True)
+    code, _, err = pai("job", "logs", "one", "--attempt", "7")
+    assert (code, err) == (3, "error: job 'one' has no attempt 7: the newest is 0\n")
     known.jobs["alice", "one"].logs.clear()
     assert "no output yet" in pai("job", "logs", "one")[2]
+
+
+def test_following_right_after_a_submission(
+    pai: Pai, known: FakePAI, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        FollowLimits, "__init__", partialmethod(FollowLimits.__init__, interval=0.01)
+    )
+    assert pai("job", "submit", file)[0] == 0
+    job = known.jobs["alice", "one"]
+    job.tasks = {"worker": [task("worker", 0, "RUNNING", "one")]}
+    job.logs = {"worker:0": b"first\n"}
+    nothing: dict[str, object] = {"state": "WAITING", "tasks": {}}
+    job.states = deque([dict(nothing), dict(nothing), {"state": "RUNNING"}, {"state": "SUCCEEDED"}])
+    code, out, err = pai("job", "logs", "one", "--follow")
+    assert (code, out, err) == (0, "first\n", "WAITING, no tasks yet: waiting for them\n")
+    job.states = deque([{"state": "RUNNING"}])
+    code, _, err = pai("job", "logs", "one", "--follow", "--timeout", "0")
+    assert (code, "one has not ended after 0 h" in err) == (124, True)
+    job.states = deque([dict(nothing)])
+    code, out, err = pai("job", "logs", "one")
+    assert (code, out, err) == (0, "", "no output yet\n")
 
 
 @pytest.mark.parametrize(("state", "expected"), [("SUCCEEDED", 0), ("FAILED", 1), ("STOPPED", 5)])
@@ -260,9 +287,15 @@ def test_stopping_and_the_stored_file(pai: Pai, known: FakePAI, file: str) -> No
     assert known.jobs["alice", "one"].states[0]["state"] == "STOPPED"
 
 
-def test_the_exit_code_tells_a_refusal_from_silence(pai: Pai, known: FakePAI) -> None:
+def test_the_exit_code_tells_a_refusal_from_silence(
+    pai: Pai, known: FakePAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known.fault("GET", fake.say(403, b'{"code":"ForbiddenUserError","message":"no"}'))
     assert pai("job", "list")[0] == 3
+    monkeypatch.setattr(Limits, "__init__", partialmethod(Limits.__init__, backoff=0.01))
+    known.fault("GET", *[fake.say(500, b'{"message":"database"}')] * 4)
+    code, _, err = pai("job", "list")
+    assert (code, "the fault is the server's, not yours" in err) == (4, True)
     known.fault("GET", fake.page(200, "Sign in"))
     code, _, err = pai("job", "list")
     assert (code, "a web page titled 'Sign in'" in err) == (4, True)

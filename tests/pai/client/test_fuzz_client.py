@@ -216,7 +216,7 @@ WRONG = {
     "deep mappings": (whole(b"200 OK", b'{"a":' * 10**6), "damaged or cut short"),
     "just deep enough for the reader": (whole(b"200 OK", b"[" * 900 + b"]" * 900), "damaged"),
     "a long number": (whole(b"200 OK", b"9" * 10**6), "damaged or cut short"),
-    "a long title": (whole(b"500 No", b"<title" * 10**6), "a web page came back"),
+    "a long title": (whole(b"500 No", b"<title" * 10**6), "answers with a page"),
     "no gzip": (whole(b"200 OK", b"[]", b"Content-Encoding: gzip"), "DecodingError"),
 }
 
