@@ -8,6 +8,7 @@ import typer
 
 from ggs.errors import ConfigurationError
 from ggs.pai.cli import terminal
+from ggs.pai.cli.options import Json, known_aliases
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -15,7 +16,12 @@ app = typer.Typer(
     "~/.openpai/clusters.yaml is read and written, clusters.json (the JavaScript SDK) is read.",
 )
 
-Alias = Annotated[str, typer.Argument(metavar="ALIAS", help="Your short name for the cluster.")]
+Alias = Annotated[
+    str,
+    typer.Argument(
+        metavar="ALIAS", help="Your short name for the cluster.", autocompletion=known_aliases
+    ),
+]
 
 
 @app.command()
@@ -37,6 +43,7 @@ def add(
         bool, typer.Option("--insecure", help="Do not check the certificate: others may listen.")
     ] = False,
     check: Annotated[bool, typer.Option(help="Ask the cluster whether it takes the token.")] = True,
+    as_json: Json = False,
 ) -> None:
     """Add a cluster, or change one.
 
@@ -87,16 +94,32 @@ def add(
     terminal.say(
         f"{'changed' if replaced else 'added'} {alias}: {user} on {uri} ({clusters.yaml_path()})"
     )
+    if as_json:
+        terminal.result_json({"alias": alias, "address": uri, "user": user, "replaced": replaced})
 
 
 @app.command("list")
-def list_clusters() -> None:
+def list_clusters(as_json: Json = False) -> None:
     """List the known clusters."""
     from ggs.pai.client import clusters
 
     known, warnings = clusters.load()
     for warning in warnings:
         terminal.warn(warning)
+    if as_json:
+        terminal.result_json(
+            [
+                {
+                    "alias": item.alias,
+                    "address": item.uri,
+                    "user": item.user,
+                    "token": item.token is not None,
+                    "file": item.source,
+                }
+                for item in known
+            ]
+        )
+        return
     terminal.table(
         ("ALIAS", "ADDRESS", "USER", "TOKEN", "FILE"),
         [
@@ -107,9 +130,11 @@ def list_clusters() -> None:
 
 
 @app.command()
-def remove(alias: Alias) -> None:
+def remove(alias: Alias, as_json: Json = False) -> None:
     """Forget a cluster and its token."""
     from ggs.pai.client import clusters
 
     clusters.remove(alias)
     terminal.say(f"removed {alias}")
+    if as_json:
+        terminal.result_json({"alias": alias})

@@ -1,5 +1,7 @@
 """``pai job``: check, try, submit and follow jobs."""
 
+import sys
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -7,7 +9,7 @@ import typer
 
 from ggs.errors import ConfigurationError
 from ggs.pai.cli import terminal
-from ggs.pai.cli.options import ClusterOption, File, Settings, parse_settings
+from ggs.pai.cli.options import ClusterOption, DryRun, File, Json, NewName, Settings, parse_settings
 
 if TYPE_CHECKING:
     from ggs.pai.job.document import Document
@@ -20,34 +22,25 @@ def submit(
     file: File,
     cluster: ClusterOption = None,
     settings: Settings = None,
-    name: Annotated[str | None, typer.Option(help="Another name for the job.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be sent, and send nothing.")
-    ] = False,
+    name: NewName = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> None:
     """Check a job file and submit it.
 
     Errors in the file stop it, warnings are printed. Prints the job's page and how to follow it.
     """
-    from ggs.pai.cli.submit import read_checked, submit_under_a_free_name
+    from ggs.pai.cli.submit import read_checked, send, show_dry_run
     from ggs.pai.client.submission import prepare
 
-    document = read_checked(file, parse_settings(settings), name)
-    job = prepare(document)
+    job = prepare(read_checked(file, parse_settings(settings), name))
     if dry_run:
-        terminal.result(job.shown.removesuffix("\n"))
-        terminal.say(f"job {job.name!r}, {len(document.text.encode())} bytes; nothing was sent")
+        show_dry_run(job, as_json)
         return
     from ggs.pai.client.connect import connect
 
     with connect(cluster, terminal.warn, terminal.ask_secret) as client:
-        job, outcome = submit_under_a_free_name(client, job)
-        option = f" --cluster {client.cluster.alias}" if cluster else ""
-        terminal.say(f"job {job.name!r} is {outcome}")
-        terminal.result(client.cluster.job_url(job.name))
-    terminal.say(f"follow it:  pai job wait {job.name}{option}")
-    terminal.say(f"read it:    pai job logs {job.name} --follow{option}")
-    terminal.say(f"stop it:    pai job stop {job.name}{option}")
+        send(client, job, cluster, as_json)
 
 
 @app.command()
@@ -55,6 +48,7 @@ def validate(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE…", help="Job files (protocol version 2).")
     ],
+    as_json: Json = False,
 ) -> None:
     """Check job files.
 
@@ -64,6 +58,10 @@ def validate(
     """
     from ggs.pai import validate as validation
 
+    if as_json:
+        from ggs.pai.cli.findings_as_json import report_as_json
+
+        raise typer.Exit(report_as_json(files))
     raise typer.Exit(validation.report(files))
 
 
@@ -93,6 +91,9 @@ def run_local(
     folder: Annotated[
         Path | None, typer.Option(help="For logs and storages. [default: runs/local/JOB-TIME]")
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the end as JSON, and the run on stderr.")
+    ] = False,
 ) -> None:
     """Run a job on this machine as a cluster would.
 
@@ -110,7 +111,13 @@ def run_local(
         storages=storage or [],
         folder=folder,
     )
-    raise typer.Exit(run(_read_job(file, parse_settings(settings)), options))
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        document = _read_job(file, parse_settings(settings))
+        code = run(document, options)
+    if as_json:
+        outcome = {0: "SUCCEEDED", 1: "FAILED"}.get(code)
+        terminal.result_json({"name": document.get("name"), "outcome": outcome, "exit_code": code})
+    raise typer.Exit(code)
 
 
 def _read_job(file: Path, settings: dict[str, str]) -> "Document":

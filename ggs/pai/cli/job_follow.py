@@ -7,7 +7,7 @@ import typer
 
 from ggs.errors import ConfigurationError
 from ggs.pai.cli import terminal
-from ggs.pai.cli.options import ClusterOption, JobName, user_and_name
+from ggs.pai.cli.options import ClusterOption, JobName, Json, user_and_name
 
 app = typer.Typer()
 
@@ -31,6 +31,9 @@ def logs(
     timeout: Annotated[
         float, typer.Option(min=0, help="Follow for at most this many hours.")
     ] = 168,
+    as_json: Annotated[
+        bool, typer.Option("--json", help='Print each line as {"task": …, "line": …}.')
+    ] = False,
 ) -> None:
     """Print the logs of a job's tasks.
 
@@ -44,7 +47,7 @@ def logs(
         raise ConfigurationError("--follow shows the newest attempt: leave out --attempt")
     with connect(cluster, terminal.warn, terminal.ask_secret) as client:
         choice = task_logs.Choice(role, task, kind)
-        printer = task_logs.Printer(sys.stdout.buffer)
+        printer = task_logs.Printer(sys.stdout.buffer, as_json)
         ended = True
         if follow:
             limits = task_logs.FollowLimits(timeout * 3600)
@@ -73,6 +76,7 @@ def wait(
         float, typer.Option(min=0, help="Give up after this many hours of unchanged WAITING.")
     ] = 24,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between questions.")] = 10,
+    as_json: Json = False,
 ) -> None:
     """Wait for a job's end and show its progress.
 
@@ -86,7 +90,16 @@ def wait(
     user, name = user_and_name(job)
     limits = WaitLimits(timeout * 3600, unchanged * 3600, interval=interval)
     with connect(cluster, terminal.warn, terminal.ask_secret) as client:
-        outcome, _, reason = wait_for(client, name, user, limits, terminal.say)
+        outcome, state, reason = wait_for(client, name, user, limits, terminal.say)
     text = f"{name}: {outcome.name.replace('_', ' ').lower()}{': ' + reason if reason else ''}"
     (terminal.say if outcome is Outcome.SUCCEEDED else terminal.fail)(text)
+    if as_json:
+        terminal.result_json(
+            {
+                "name": name,
+                "outcome": outcome.name,
+                "state": state.state if state else None,
+                "reason": reason,
+            }
+        )
     raise typer.Exit(outcome.value)

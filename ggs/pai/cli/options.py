@@ -8,16 +8,38 @@ import typer
 from ggs.errors import ConfigurationError
 from ggs.text import name_and_value
 
+
+def known_aliases() -> list[str]:
+    """The clusters that the user has, for the shell's completion."""
+    from ggs.pai.client import clusters
+
+    try:
+        return [cluster.alias for cluster in clusters.load()[0]]
+    except ConfigurationError:  # said by the command itself
+        return []
+
+
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A job file (protocol version 2).")]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="NAME of your job, or USER~NAME.")]
 ClusterOption = Annotated[
     str | None,
-    typer.Option("--cluster", "-a", help="Alias. [default: PAI_CLUSTER, or the only one]"),
+    typer.Option(
+        "--cluster",
+        "-a",
+        help="Alias. [default: PAI_CLUSTER, or the only one]",
+        autocompletion=known_aliases,
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of the file; repeatable."),
 ]
+NewName = Annotated[str | None, typer.Option("--name", help="Another name for the job.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print what would be sent, and send nothing.")
+]
+Attempt = Annotated[int | None, typer.Option(min=0, help="An earlier attempt.")]
+Repeatable = list[str] | None
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 

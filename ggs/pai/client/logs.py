@@ -1,5 +1,6 @@
 """Logs of a job's tasks: listed, read in pieces, followed while the job runs."""
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -78,30 +79,41 @@ class TaskLog:
 
 
 class Printer:
-    """Writes logs as they come; of several tasks, each whole line with its task before it."""
+    """Writes logs as they come; of several tasks, each whole line with its task before it.
 
-    def __init__(self, stream: BinaryIO) -> None:
+    With ``as_json`` each line is an object with ``task`` and ``line``, whose bytes that are no UTF-8
+    are replaced.
+    """
+
+    def __init__(self, stream: BinaryIO, as_json: bool = False) -> None:
         self.shown = False
         self._stream = stream
+        self._as_json = as_json
         self._rest: dict[str, bytes] = {}
 
     def show(self, log: TaskLog, part: bytes, logs: int) -> None:
         """Write ``part`` of one of several ``logs``, whose unfinished last lines wait for their end."""
         self.shown = self.shown or bool(part)
-        if logs > 1:
+        if logs > 1 or self._as_json:
             lines = (self._rest.pop(log.label, b"") + part).splitlines(keepends=True)
             if lines and not lines[-1].endswith((b"\n", b"\r")) and len(lines[-1]) < MAX_LINE:
                 self._rest[log.label] = lines.pop()
-            part = b"".join(f"{log.label} | ".encode() + line for line in lines)
+            part = b"".join(self._labelled(log.label, line) for line in lines)
         self._stream.write(part)
         self._stream.flush()
 
     def finish(self) -> None:
         """Write the lines that never ended."""
         for label, rest in self._rest.items():
-            self._stream.write(f"{label} | ".encode() + rest + b"\n")
+            self._stream.write(self._labelled(label, rest + b"\n"))
         self._rest.clear()
         self._stream.flush()
+
+    def _labelled(self, label: str, line: bytes) -> bytes:
+        if not self._as_json:
+            return f"{label} | ".encode() + line
+        text = line.decode(errors="replace").rstrip("\r\n")
+        return json.dumps({"task": label, "line": text}).encode() + b"\n"
 
 
 @dataclass(frozen=True)

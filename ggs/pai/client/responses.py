@@ -140,8 +140,10 @@ def _sentence(
         )
     if code == "NoJobError":
         return f"there is no {subject} on this cluster"
-    if status == 404:
+    if status == 404 and code in ("", "NoApiError"):
         return f"not found: {reason or subject} (is this the address of an OpenPAI portal?)"
+    if status == 404:
+        return f"OpenPAI does not find {subject}: {reason or 'no reason given'}"
     if status == 409:
         return f"the name of {subject} is taken, also by a job that has ended; choose a new name"
     if status == 413:

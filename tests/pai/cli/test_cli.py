@@ -361,6 +361,8 @@ def test_the_version(pai: Pai) -> None:
     [
         *("", "job", "cluster", "job submit", "job list", "job status", "job logs", "job wait"),
         *("job stop", "job config", "job validate", "job run-local", "cluster add"),
+        *("job show", "job clone", "job ssh", "job attempts", "job events", "job tag", "job untag"),
+        *("cluster info", "cluster virtual-clusters", "cluster storages", "cluster skus"),
     ],
 )
 def test_help(pai: Pai, command: str) -> None:

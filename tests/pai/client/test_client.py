@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from ggs.errors import ConfigurationError, PAIError, ServerRefusedError, UnreachableError
 from ggs.pai.client import status, transport
 from ggs.pai.client.clusters import Cluster
+from ggs.pai.client.job_filter import JobFilter
 from ggs.pai.client.responses import Response, complaints, refusal
 from ggs.pai.client.rest import Client
 from ggs.pai.client.transport import Limits
@@ -59,8 +60,8 @@ def test_jobs_are_listed_by_user_newest_first(server: FakePAI, client: Client) -
     server.add_job("foreign", user="bob")
     assert [job["name"] for job in client.jobs()] == ["new", "old"]
     assert [job["name"] for job in client.jobs(limit=1)] == ["new"]
-    assert [job["name"] for job in client.jobs("bob")] == ["foreign"]
-    assert client.jobs(state="RUNNING") == []
+    assert [job["name"] for job in client.jobs(JobFilter(users=["bob"]))] == ["foreign"]
+    assert client.jobs(JobFilter(states=["RUNNING"])) == []
     assert all("username=" in request.path for request in server.sent("GET"))
 
 
