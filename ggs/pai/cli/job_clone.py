@@ -40,7 +40,7 @@ def clone(
     """Submit an earlier job again, changed.
 
     What --set changes is changed, everything else stays. The job may be somebody else's (USER~NAME);
-    the new one is yours. Without --name it gets the next free number behind its name.
+    the new one is yours. Without --name it keeps its name, numbered on if you have that name already.
     """
     from ggs.pai.cli.submit import check, send, show_dry_run
     from ggs.pai.client.connect import connect
@@ -52,7 +52,8 @@ def clone(
     given = None if secrets is None else _read_secrets(secrets)
     with connect(cluster, terminal.warn, terminal.ask_secret) as client:
         document = to_document(client.config(old_name, user), given, f"job {old_name!r}")
-        name = name or client.free_name(old_name)
+        if name is None:
+            name = client.free_name(old_name) if client.exists(old_name) else old_name
         changed = edit(document, parse_settings(settings), name)
         submission = prepare(check(changed, f"job {old_name!r}"))
         if dry_run:

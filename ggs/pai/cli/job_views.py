@@ -20,22 +20,32 @@ STATES = ("WAITING", "RUNNING", "STOPPING", "SUCCEEDED", "FAILED", "STOPPED")
 @app.command("list")
 def list_jobs(
     cluster: ClusterOption = None,
-    user: Annotated[Repeatable, typer.Option(help="Whose jobs. [default: yours]")] = None,
+    user: Annotated[
+        Repeatable, typer.Option(metavar="USER", help="Whose jobs. [default: yours]")
+    ] = None,
     everyone: Annotated[bool, typer.Option("--everyone", help="The jobs of all users.")] = False,
     state: Annotated[
         Repeatable,
         typer.Option(
-            help="Only in this state: WAITING, RUNNING, SUCCEEDED, …", autocompletion=lambda: STATES
+            metavar="STATE",
+            help="Only in this state: WAITING, RUNNING, SUCCEEDED, …",
+            autocompletion=lambda: STATES,
         ),
     ] = None,
-    virtual_cluster: Annotated[Repeatable, typer.Option(help="Only in this one.")] = None,
-    tag: Annotated[Repeatable, typer.Option(help="Only with this tag.")] = None,
-    without_tag: Annotated[Repeatable, typer.Option(help="Only without this tag.")] = None,
+    virtual_cluster: Annotated[
+        Repeatable, typer.Option(metavar="NAME", help="Only in this one.")
+    ] = None,
+    tag: Annotated[Repeatable, typer.Option(metavar="TAG", help="Only with this tag.")] = None,
+    without_tag: Annotated[
+        Repeatable, typer.Option(metavar="TAG", help="Only without this tag.")
+    ] = None,
     priority: Annotated[
-        Repeatable, typer.Option(help="Only of this HiveD class: prod, test, oppo, default.")
+        Repeatable,
+        typer.Option(metavar="CLASS", help="Only of this HiveD class: prod, test, oppo, default."),
     ] = None,
     keyword: Annotated[
-        str, typer.Option(help="Only where job, user or virtual cluster contains this.")
+        str,
+        typer.Option(metavar="TEXT", help="Only where job, user or virtual cluster contains this."),
     ] = "",
     limit: Annotated[int, typer.Option(min=1, max=5000, help="How many, newest first.")] = 20,
     offset: Annotated[int, typer.Option(min=0, help="Leave out so many of the newest.")] = 0,

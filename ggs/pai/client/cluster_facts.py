@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from ggs.errors import ServerRefusedError, UnreachableError
+from ggs.errors import PAIError, UnreachableError
 from ggs.pai.client.rest import Client
 from ggs.pai.client.submission import MASK
 
@@ -71,7 +71,7 @@ def virtual_clusters(client: Client) -> list[VirtualCluster]:
 def _allowed_clusters(client: Client) -> list[Any] | None:
     try:
         user = client.get(f"/users/{quote(client.cluster.user)}", "the user's rights")
-    except ServerRefusedError:  # a cluster may keep them to itself
+    except PAIError:  # a cluster may keep them to itself
         return None
     names = user.get("virtualCluster") if isinstance(user, dict) else None
     return names if isinstance(names, list) else None

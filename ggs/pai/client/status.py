@@ -69,7 +69,7 @@ class TaskStatus(_Model):
     def gpu_indices(self) -> list[int] | None:
         """The node's GPUs that the task has, from OpenPAI's bit mask; None where it sends none."""
         mask = self.container_gpus
-        if not isinstance(mask, int) or not 0 < mask < 1 << 64:
+        if not isinstance(mask, int) or isinstance(mask, bool) or not 0 < mask < 1 << 64:
             return None
         return [index for index in range(64) if mask >> index & 1]
 

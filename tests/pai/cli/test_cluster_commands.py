@@ -1,12 +1,12 @@
 """What a cluster has: virtual clusters, storages, SKU types; and the shell's completion."""
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
+from functools import partialmethod
 
 import pytest
 
+from ggs.pai.client.transport import Limits
 from tests.pai import fake_cluster
 from tests.pai import fake_server as fake
 from tests.pai.cli.conftest import Pai
@@ -29,10 +29,24 @@ def test_virtual_clusters_and_their_free_gpus(pai: Pai, known: FakePAI) -> None:
     assert (first["name"], first["gpus_free"], first["allowed"]) == ("default", 5, True)
 
 
-def test_rights_that_are_not_told(pai: Pai, known: FakePAI) -> None:
+@pytest.mark.parametrize(
+    "fault",
+    [
+        fake.say(403, b'{"code":"ForbiddenUserError","message":"no"}'),
+        fake.say(500, b'{"message":"database"}'),
+    ],
+)
+def test_rights_that_are_not_told(
+    pai: Pai,
+    known: FakePAI,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[fake._Handler], None],
+) -> None:
+    monkeypatch.setattr(Limits, "__init__", partialmethod(Limits.__init__, backoff=0.01))
+
     def then_refuse(handler: fake._Handler) -> None:
         handler.answer()
-        known.fault("GET", fake.say(403, b'{"code":"ForbiddenUserError","message":"no"}'))
+        known.fault("GET", *[fault] * 4)
 
     known.fault("GET", then_refuse)
     code, out, _ = pai("cluster", "virtual-clusters")
@@ -103,19 +117,11 @@ def test_answers_that_are_none_of_openpais(pai: Pai, known: FakePAI, answer: byt
         ("pai cluster remove l", {"lab"}),
     ],
 )
-@pytest.mark.usefixtures("known")
-def test_the_shell_completes(words: str, expected: set[str]) -> None:
-    variables = {
-        "_PAI_COMPLETE": "complete_bash",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split(" ")) - 1),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", "from ggs.pai.cli.main import main; main()"],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert set(done.stdout.split()) == expected
-    assert done.stderr == ""
+def test_the_shell_completes(
+    pai: Pai, known: FakePAI, monkeypatch: pytest.MonkeyPatch, words: str, expected: set[str]
+) -> None:
+    monkeypatch.setenv("_PAI_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))
+    code, out, err = pai()
+    assert (code, set(out.split()), err) == (0, expected, "")

@@ -222,8 +222,9 @@ def test_a_clone_differs_only_as_asked(pai: Pai, known: FakePAI, file: str) -> N
 def test_a_clone_of_somebody_elses_job_is_mine(pai: Pai, openpai: FakePAI) -> None:
     assert pai("cluster", "add", "lab", openpai.url, stdin=TOKEN_OF_CAROL)[0] == 0
     openpai.add_job("one", user="bob").text = JOB.format(name="one")
-    assert pai("job", "clone", "bob~one")[0] == 0
-    assert ("carol", "one-2") in openpai.jobs
+    for name in ("one", "one-2"):
+        assert pai("job", "clone", "bob~one")[0] == 0
+        assert ("carol", name) in openpai.jobs
 
 
 def test_a_clone_needs_the_secrets_that_openpai_masks(
@@ -258,32 +259,31 @@ def test_a_clone_is_checked(pai: Pai, known: FakePAI) -> None:
     assert not known.sent("POST")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("submit", "FILE", "--name", "new"),
-        ("submit", "FILE", "--dry-run"),
-        ("validate", "FILE"),
-        ("clone", "one"),
-        ("list",),
-        ("status", "one"),
-        ("show", "one"),
-        ("config", "one"),
-        ("ssh", "one"),
-        ("attempts", "one"),
-        ("events", "one"),
-        ("wait", "one", "--timeout", "0"),
-        ("stop", "one"),
-        ("tag", "one", "x"),
-        ("untag", "one", "best"),
-    ],
-)
-def test_every_command_has_json(
-    pai: Pai, known: FakePAI, job: StoredJob, file: str, arguments: tuple[str, ...]
-) -> None:
-    code, out, _ = pai("job", *(file if word == "FILE" else word for word in arguments), "--json")
-    assert code == (124 if arguments[0] == "wait" else 0)
-    json.loads(out)
+JSON_COMMANDS = [
+    ("submit", "FILE", "--name", "new"),
+    ("submit", "FILE", "--dry-run"),
+    ("validate", "FILE"),
+    ("clone", "one"),
+    ("list",),
+    ("status", "one"),
+    ("show", "one"),
+    ("config", "one"),
+    ("ssh", "one"),
+    ("attempts", "one"),
+    ("events", "one"),
+    ("wait", "one", "--timeout", "0"),
+    ("tag", "one", "x"),
+    ("untag", "one", "best"),
+    ("stop", "one"),
+]
+
+
+def test_every_command_has_json(pai: Pai, known: FakePAI, job: StoredJob, file: str) -> None:
+    for command in JSON_COMMANDS:
+        words = [file if word == "FILE" else word for word in command]
+        code, out, _ = pai("job", *words, "--json")
+        assert code == (124 if command[0] == "wait" else 0), command
+        json.loads(out)
 
 
 def test_findings_as_json(pai: Pai, file: str) -> None:

@@ -18,39 +18,34 @@ def entry(home: Path, **fields: object) -> None:
     path.chmod(0o600)
 
 
-COMMANDS = {
-    "submit": ("submit", "FILE"),
-    "list": ("list",),
-    "status": ("status", "smoke"),
-    "logs": ("logs", "smoke"),
-    "wait": ("wait", "smoke"),
-    "stop": ("stop", "smoke"),
-    "stop by full name": ("stop", "alice~smoke"),
-    "config": ("config", "smoke"),
-}
+COMMANDS = [
+    ("submit", "FILE"),
+    ("clone", "smoke"),
+    ("list",),
+    ("status", "smoke"),
+    ("show", "smoke"),
+    ("logs", "smoke"),
+    ("wait", "smoke"),
+    ("stop", "smoke"),
+    ("stop", "alice~smoke"),
+    ("tag", "smoke", "mine"),
+    ("config", "smoke"),
+]
 
 
 @pytest.mark.parametrize("token", [TOKEN_OF_BOB, TOKEN_OF_CAROL, "token-of-bob"])
-@pytest.mark.parametrize("command", COMMANDS)
 def test_a_token_of_another_user_is_refused(
-    pai: Pai,
-    known: FakePAI,
-    file: str,
-    monkeypatch: pytest.MonkeyPatch,
-    command: str,
-    token: str,
+    pai: Pai, known: FakePAI, file: str, monkeypatch: pytest.MonkeyPatch, token: str
 ) -> None:
     job = known.add_job("smoke", states=deque([{"state": "RUNNING"}]))
     monkeypatch.setenv("PAI_TOKEN", token)
-    arguments = [file if word == "FILE" else word for word in COMMANDS[command]]
-    code, out, err = pai("job", *arguments)
     other = "carol" if token == TOKEN_OF_CAROL else "bob"
-    assert (code, out) == (2, "")
-    assert err.startswith(
-        f"error: PAI_TOKEN belongs to '{other}', but 'lab' is the cluster of 'alice'"
-    )
-    assert "pai cluster add" in err
+    said = f"error: PAI_TOKEN belongs to '{other}', but 'lab' is the cluster of 'alice'"
+    for command in COMMANDS:
+        code, out, err = pai("job", *(file if word == "FILE" else word for word in command))
+        assert (code, out, err.startswith(said), "pai cluster add" in err) == (2, "", True, True)
     assert job.states[0]["state"] == "RUNNING"
+    assert not job.tags
     assert list(known.jobs) == [("alice", "smoke")]
     assert all(request.path.endswith("/tokens/check") for request in known.requests)
 
