@@ -182,8 +182,8 @@ def follow(
                 untouched = [] if tail is None else list(logs)
             _take_retries(logs, job)
             while untouched:
-                show(untouched[-1], untouched[-1].tail(client, tail or 0), len(logs))
-                untouched.pop()
+                show(untouched[0], untouched[0].tail(client, tail or 0), len(logs))
+                untouched.pop(0)
             for log in logs:
                 for part in log.read(client):
                     show(log, part, len(logs))

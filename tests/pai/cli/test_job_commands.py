@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.pai import fake_server as fake
 from tests.pai.cli.conftest import Pai
 from tests.pai.conftest import JOB
 from tests.pai.fake_server import TOKEN_OF_CAROL, FakePAI, StoredJob, task
@@ -146,6 +147,7 @@ def test_attempts(pai: Pai, known: FakePAI, job: StoredJob) -> None:
         ["1", "RUNNING", "-", "-"],
     ]
     assert len(json.loads(pai("job", "attempts", "one", "--json")[1])) == 2
+    known.fault("GET", fake.say(404, b"null"))  # what 1.8.1 says of a missing job here
     code, _, err = pai("job", "attempts", "two")
     assert (code, "there is no job 'two'" in err) == (3, True)
 

@@ -136,7 +136,7 @@ def test_following_begins_with_the_tail(client: Client, job: StoredJob) -> None:
     job.states = deque([{"state": "RUNNING"}, {"state": "SUCCEEDED"}])
     follow = Follower()
     assert follow(client, tail=1)
-    assert follow.shown == [("worker:1", b""), ("worker:0", b"c\n")]
+    assert follow.shown == [("worker:0", b"c\n"), ("worker:1", b"")]
 
 
 def test_following_waits_out_an_outage(server: FakePAI, client: Client, job: StoredJob) -> None:
