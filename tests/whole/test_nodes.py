@@ -4,6 +4,7 @@ Two network namespaces with a cable between them stand for two machines. They sh
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,12 +33,14 @@ def command(*words: str) -> None:
 @pytest.fixture
 def machines() -> Iterator[list[str]]:
     """Names of two network namespaces, of which the first has 10.212.0.1 and the second 10.212.0.2."""
-    if os.geteuid() != 0:
-        pytest.skip("network namespaces need root")
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("network namespaces need root and the command ip")
     names = [f"ggs{os.getpid()}n{index}" for index in range(2)]
     try:
         for name in names:
-            command("ip", "netns", "add", name)
+            made = subprocess.run(["ip", "netns", "add", name], capture_output=True)
+            if made.returncode:
+                pytest.skip(f"no network namespaces here: {made.stderr.decode().strip()}")
         ends = ("name", "cable0", "netns", names[1])
         command("ip", "-n", names[0], "link", "add", "cable0", "type", "veth", "peer", *ends)
         for index, name in enumerate(names):

@@ -23,7 +23,7 @@ def info(cluster: ClusterOption = None, as_json: Json = False) -> None:
     with connect(cluster, terminal.warn, terminal.ask_secret) as client:
         facts = cluster_facts.information(client) | {
             "address": client.cluster.uri,
-            "user": client.token_owner(),
+            "user": client.token_owner() or client.cluster.user,
         }
     if as_json:
         terminal.result_json(facts)

@@ -1,8 +1,8 @@
 """Submit and follow OpenPAI jobs, check job files, try them on this machine.
 
 Exit codes: 0 success; 1 the job file has errors, or the job failed; 2 wrong use: an option, an
-alias, a file; 3 the server refused; 4 no usable answer came from the server; 130 interrupted.
-For "pai job wait" also: 5 the job was stopped, 6 it is stuck in WAITING, 124 the time is up.
+alias, a file; 3 the server refused; 4 it failed, or no usable answer came; 124 the time to wait is
+up; 130 interrupted. For "pai job wait" also: 5 the job was stopped, 6 it is stuck in WAITING.
 """
 
 import sys

@@ -57,6 +57,13 @@ def _require_own(client: Client, token: str, source: str) -> None:
     owner = tokens.owner(token) or client.token_owner()
     if owner == cluster.user:
         return
+    if owner is None and token == cluster.token:
+        return  # stored together with the user, and nobody says otherwise
+    if owner is None:
+        raise ConfigurationError(
+            f"{source} does not say whose it is, and {cluster.alias!r} cannot tell: copy the token again "
+            "from the portal's profile page"
+        )
     raise ConfigurationError(
         f"{source} belongs to {owner!r}, but {cluster.alias!r} is the cluster of {cluster.user!r} "
         f"({cluster.source}): use {cluster.user}'s token, or store {owner}'s under an alias of its own "

@@ -86,9 +86,17 @@ class Client:
         """PUT or DELETE ``value``, and the answer's JSON value."""
         return self._http.send(method, path, subject, body=_json(value)).json()
 
-    def token_owner(self) -> str:
-        """The user that the server takes the token for; ServerRefusedError if it does not take it."""
-        value = self.get("/tokens/check", "the token")
+    def token_owner(self) -> str | None:
+        """The user that the server takes the token for; ServerRefusedError if it does not take it.
+
+        None where the server cannot be asked (OpenPAI of before 1.0).
+        """
+        try:
+            value = self.get("/tokens/check", "the token")
+        except ServerRefusedError as error:
+            if error.status != 404:
+                raise
+            return None
         name = value.get("username") if isinstance(value, dict) else None
         if not isinstance(name, str) or not name:
             raise UnreachableError("OpenPAI's answer about the token names no user")

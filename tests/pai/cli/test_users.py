@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.pai import fake_server as fake
 from tests.pai.cli.conftest import Pai
 from tests.pai.fake_server import PASSWORD, TOKEN, TOKEN_OF_BOB, TOKEN_OF_CAROL, FakePAI
 
@@ -63,6 +64,26 @@ def test_a_token_of_the_same_user_comes_before_the_stored_one(
     monkeypatch.setenv("PAI_TOKEN", "expired-token-x")
     code, _, err = pai("job", "list")
     assert (code, "does not accept the token" in err) == (3, True)
+
+
+def test_a_token_whose_user_nobody_knows(
+    pai: Pai, known: FakePAI, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of before 1.0 cannot be asked. What is stored with a user is taken for theirs."""
+    known.users |= {"opaque": "alice", "another": "alice"}
+    missing = fake.say(404, b'{"code":"NoApiError","message":"API is not found."}')
+    entry(home, pai_uri=known.url, token="opaque")
+    known.fault("GET", missing)
+    assert pai("job", "list")[0] == 0
+    monkeypatch.setenv("PAI_TOKEN", "another")
+    known.fault("GET", missing)
+    code, _, err = pai("job", "list")
+    assert (code, "PAI_TOKEN does not say whose it is, and 'lab' cannot tell" in err) == (2, True)
+    known.fault("GET", missing)
+    add = ("cluster", "add", "other", known.url)
+    assert "give --user" in pai(*add)[2]
+    known.fault("GET", missing)
+    assert pai(*add, "--user", "alice")[0] == 0
 
 
 def test_each_user_has_an_alias(
