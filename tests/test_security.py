@@ -242,6 +242,11 @@ def test_no_command_takes_a_secret_on_its_command_line() -> None:
     while commands:
         command: Any = commands.pop()
         commands += getattr(command, "commands", {}).values()
-        options |= {option for each in command.params for option in each.opts}
+        options |= {
+            option
+            for each in command.params
+            for option in each.opts
+            if each.metavar != "FILE"  # the name of a file that holds a secret is none
+        }
     assert "--cluster" in options
     assert not [o for o in options if any(word in o for word in ("token", "passw", "secret"))]

@@ -24,6 +24,7 @@ from ggs.errors import GGSError
 from ggs.extras import extras_named
 from ggs.launch import exit_codes, failures, pai_names
 from ggs.launch.coordinator import Coordinator
+from ggs.launch.endpoint import doubt, variables_of_a_worker
 from ggs.launch.environment import PAIEnvironment
 from ggs.launch.failures import Failure
 from ggs.launch.member import Member
@@ -110,11 +111,14 @@ def start(
     """
     variables = dict(os.environ)
     if is_worker(variables):
+        os.environ.update(variables_of_a_worker(variables))
         function(*arguments)
         return exit_codes.SUCCESS
     PAIEnvironment.from_mapping(variables)  # tells of a mistake before torch's import takes seconds
     placement = place(variables, options, visible_devices())
     _print(str(placement))
+    if reason := doubt(variables, len(placement.tasks)):
+        _print(f"ggs: warning: {reason}")
     return launch(placement, function, arguments, variables)
 
 

@@ -33,6 +33,21 @@ def is_local(address: str) -> bool:
     return True
 
 
+def route_address(host: str) -> str | None:
+    """The address of this machine from which packets to an IP address leave; None without a route.
+
+    The kernel is asked: connecting a datagram socket sends nothing. To an address of this machine the
+    answer is that address itself.
+    """
+    family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, 9))  # any port: nobody is asked
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
+
+
 def interface_names() -> frozenset[str]:
     """The names of all interfaces of this machine."""
     return frozenset(name for _, name in socket.if_nameindex())

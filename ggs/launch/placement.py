@@ -10,7 +10,6 @@ Nothing here imports torch.
 """
 
 import os
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,10 +17,9 @@ from itertools import groupby
 from ggs.dist.backend import choose_backend
 from ggs.errors import ConfigurationError, DeviceError, EnvironmentVariableError
 from ggs.launch import pai_names
-from ggs.launch.environment import MAX_TASKS, PAIEnvironment, TaskRole, integer, shown
-from ggs.launch.network import find_interface, interface_names, is_local
+from ggs.launch.endpoint import Endpoint, check_interface, find_endpoint, interface_variables
+from ggs.launch.environment import MAX_TASKS, PAIEnvironment, TaskRole, integer
 
-LOOPBACK = "127.0.0.1"
 BACKENDS = ("auto", "gloo", "nccl")
 MAX_WORKERS = 1024
 """Workers of one task."""
@@ -144,7 +142,7 @@ def place(variables: Mapping[str, str], options: LaunchOptions, devices: Devices
     EnvironmentVariableError or ConfigurationError for what no retry cures, and DeviceError if GPUs
     that OpenPAI promised to this task are not there.
     """
-    _check_interface(variables)
+    check_interface(variables)
     environment = PAIEnvironment.from_mapping(variables)
     if environment is None:
         if options.roles:
@@ -160,16 +158,16 @@ def place(variables: Mapping[str, str], options: LaunchOptions, devices: Devices
         tasks, node = _numbered_nodes(variables)
         roles = [role] * len(tasks)
     workers = tuple(_worker_count(role, options, devices) for role in roles)
-    master, ports, address = _endpoint(variables, environment, roles)
+    endpoint = find_endpoint(variables, environment, roles)
     return Placement(
         tasks=tuple(tasks),
         node=node,
         workers=workers,
-        master=master,
-        ports=ports,
-        interface=find_interface(address) if address else None,
+        master=endpoint.master,
+        ports=endpoint.ports,
+        interface=endpoint.interface,
         backend=_backend(roles, workers, options, devices),
-        run_id=_run_id(environment, master, ports),
+        run_id=_run_id(environment, endpoint),
         rendezvous_timeout=options.rendezvous_timeout,
         finish_timeout=options.finish_timeout,
         threads=threads_per_worker(options.threads, workers[node], role.cpus),
@@ -197,10 +195,7 @@ def worker_variables(placement: Placement, variables: Mapping[str, str]) -> dict
         "OMP_NUM_THREADS": str(placement.threads),
         "PYTHONUNBUFFERED": "1",
     }
-    if placement.interface is not None:
-        wanted["GLOO_SOCKET_IFNAME"] = placement.interface
-        # NCCL takes a bare name for a prefix: eth1 would also be eth10.
-        wanted["NCCL_SOCKET_IFNAME"] = f"={placement.interface}"
+    wanted |= interface_variables(placement.interface)
     if placement.hide_gpus:
         wanted["CUDA_VISIBLE_DEVICES"] = ""
     return {name: value for name, value in wanted.items() if name not in variables}
@@ -288,58 +283,7 @@ def _backend(
     return choose_backend(options.backend, not (short or options.cpu))
 
 
-def _endpoint(
-    variables: Mapping[str, str], environment: PAIEnvironment | None, roles: Sequence[TaskRole]
-) -> tuple[str, tuple[int, ...], str | None]:
-    """Address and ports of the first node, and this node's address if it is known."""
-    ports: tuple[int, ...] = ()
-    master: str | None = None
-    if "MASTER_PORT" in variables:
-        ports = (integer("MASTER_PORT", variables["MASTER_PORT"], low=1, high=65535),)
-    if "MASTER_ADDR" in variables:
-        master = _resolve(variables["MASTER_ADDR"])
-    if len(roles) == 1:
-        return master or LOOPBACK, ports, master or LOOPBACK
-    if environment is None:
-        missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in variables]
-        if master is None or missing:
-            raise EnvironmentVariableError(
-                f"NNODES={len(roles)} needs {' and '.join(missing)} as well"
-            )
-        return master, ports, None
-    address = environment.address(environment.role, environment.index)
-    if not is_local(address):
-        variable = pai_names.HOST_IP.format(key=environment.role.key, index=environment.index)
-        raise EnvironmentVariableError(f"{variable}={address!r} is not an address of this machine")
-    return (
-        master or environment.address(roles[0], 0),
-        ports or environment.rendezvous_ports(roles[0], 0),
-        address,
-    )
-
-
-def _resolve(host: str) -> str:
-    try:
-        entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        raise EnvironmentVariableError(f"MASTER_ADDR={shown(host)} cannot be resolved") from None
-    # IPv4 first: a name such as localhost often has both, and gloo and NCCL speak IPv4 everywhere.
-    entries.sort(key=lambda entry: entry[0] != socket.AF_INET)
-    return str(entries[0][4][0])
-
-
-def _run_id(environment: PAIEnvironment | None, master: str, ports: tuple[int, ...]) -> str:
+def _run_id(environment: PAIEnvironment | None, endpoint: Endpoint) -> str:
     if environment is not None:
         return environment.attempt_uid or f"{environment.job or 'job'}_{environment.attempt}"
-    return f"{master}:{ports[0]}" if ports else "local"
-
-
-def _check_interface(variables: Mapping[str, str]) -> None:
-    """A name of an interface that is not there would make gloo fail late, with a C++ trace."""
-    for name in filter(None, variables.get("GLOO_SOCKET_IFNAME", "").split(",")):
-        known = interface_names()
-        if name not in known:
-            raise EnvironmentVariableError(
-                f"GLOO_SOCKET_IFNAME={shown(name)} is no interface of this machine; it has "
-                f"{', '.join(sorted(known))}"
-            )
+    return f"{endpoint.master}:{endpoint.ports[0]}" if endpoint.ports else "local"

@@ -1,8 +1,8 @@
 """Submit and follow OpenPAI jobs, check job files, try them on this machine.
 
 Exit codes: 0 success; 1 the job file has errors, or the job failed; 2 wrong use: an option, an
-alias, a file; 3 the server refused; 4 no usable answer came from the server; 130 interrupted.
-For "pai job wait" also: 5 the job was stopped, 6 it is stuck in WAITING, 124 the time is up.
+alias, a file; 3 the server refused; 4 it failed, or no usable answer came; 124 the time to wait is
+up; 130 interrupted. For "pai job wait" also: 5 the job was stopped, 6 it is stuck in WAITING.
 """
 
 import sys
@@ -10,9 +10,22 @@ import sys
 from ggs._version import __version__
 from ggs.command_line import command_line
 from ggs.errors import GGSError, ServerRefusedError, UnreachableError
-from ggs.pai.cli import cluster_commands, job_commands, terminal
+from ggs.pai.cli import (
+    cluster_commands,
+    cluster_views,
+    job_changes,
+    job_clone,
+    job_commands,
+    job_details,
+    job_follow,
+    job_views,
+    terminal,
+)
 
-app = command_line("pai", __doc__, f"pai of ggs {__version__}")
+app = command_line("pai", __doc__, f"pai of ggs {__version__}", completion=True)
+for part in (job_clone, job_views, job_details, job_follow, job_changes):
+    job_commands.app.add_typer(part.app)
+cluster_commands.app.add_typer(cluster_views.app)
 app.add_typer(job_commands.app, name="job")
 app.add_typer(cluster_commands.app, name="cluster")
 
