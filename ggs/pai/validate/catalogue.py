@@ -25,12 +25,15 @@ _HEADINGS = {
     "roles": "Task roles and resources",
     "completion": "The end of a job, and retries",
     "images": "Images",
-    "templates": "References and secrets",
+    "templates": "References",
+    "secrets": "Secrets",
     "commands": "Commands",
     "shell_variables": "Variables in commands",
     "storages": "Extras and storages",
+    "init_container": "The init container",
     "plugins": "Runtime plugins",
     "hived": "HiveD",
+    "ltp": "LTP",
     "portal": "The web portal",
 }
 
