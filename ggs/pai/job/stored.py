@@ -60,7 +60,7 @@ def masking_damage(document: Document) -> Damage | None:
         kept = parse(mask(document.text)).value
     except DocumentError as error:
         return Damage("syntax", f"without its secrets the file is not YAML: {error.message}")
-    if not isinstance(kept, dict) or kept.get("secrets") != MASK:
+    if not isinstance(kept, dict) or kept.get("secrets") != MASK or not kept.keys() <= value.keys():
         return Damage("readable", "the secrets are not masked in the stored configuration")
     lost = [
         key
