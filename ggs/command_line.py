@@ -5,19 +5,22 @@ from typing import Annotated
 import typer
 
 
-def command_line(name: str, text: str | None, version: str) -> typer.Typer:
+def command_line(
+    name: str, text: str | None, version: str, completion: bool = False
+) -> typer.Typer:
     """A command without subcommands as yet.
 
     Args:
         name: the command's own.
         text: its help.
         version: what --version shows.
+        completion: whether to offer the shell's completion, --install-completion.
     """
     app = typer.Typer(
         name=name,
         help=text,
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=completion,
         pretty_exceptions_enable=False,  # they would show local variables, tokens too
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},

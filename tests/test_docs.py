@@ -30,6 +30,7 @@ PROGRAMS = ("ggs", "pai", "python", "torchrun", "make", "docker", "pip")
 """What a line of an indented block begins with if it is a command."""
 NOT_OURS = (
     "docker",
+    "jq",
     "tensorboard",
     "pip",
     "git",

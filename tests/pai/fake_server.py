@@ -23,7 +23,12 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
 
+from tests.pai import fake_cluster
+
 TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJ1c2VybmFtZSI6ImFsaWNlIn0.c2lnbmF0dXJlLW9mLWFsaWNl"
+# of an administrator called carol, and of bob, as OpenPAI signs them; bob has an opaque one besides
+TOKEN_OF_CAROL = "eyJhbGciOiJIUzI1NiJ9.eyJ1c2VybmFtZSI6ImNhcm9sIn0.c2lnbmF0dXJlLW9mLWNhcm9s"
+TOKEN_OF_BOB = "eyJhbGciOiJIUzI1NiJ9.eyJ1c2VybmFtZSI6ImJvYiJ9.c2lnbmF0dXJlLW9mLWJvYg"
 PASSWORD = "correct-horse-9"
 LOG_TOKEN = "short-lived-log-token"
 REQUIRED = ["protocolVersion", "name", "type", "taskRoles"]
@@ -40,6 +45,12 @@ class StoredJob:
     states: deque[dict[str, Any]] = field(default_factory=lambda: deque([{"state": "WAITING"}]))
     tasks: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     logs: dict[str, bytes] = field(default_factory=dict)
+    attempts: int = 1
+    """Number of the newest attempt, and one; earlier ones are kept but for those in ``lost``."""
+    lost: frozenset[int] = frozenset()
+    tags: list[str] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    virtual_cluster: str = "default"
     submitted: float = field(default_factory=time.time)
 
 
@@ -70,7 +81,10 @@ class FakePAI:
 
     def __init__(self, flavour: str = "openpai", certificate: Path | None = None) -> None:
         self.flavour = flavour
-        self.users = {TOKEN: "alice", "token-of-bob": "bob"}
+        self.users = {TOKEN: "alice", TOKEN_OF_BOB: "bob", "token-of-bob": "bob"}
+        self.users[TOKEN_OF_CAROL] = "carol"
+        self.administrators = {"carol"}
+        self.names_of_logins = {"alice": "alice"}
         self.storages = {"team", "datasets"}
         self.jobs: dict[tuple[str, str], StoredJob] = {}
         self.faults: deque[tuple[str, Callable[[_Handler], None]]] = deque()
@@ -213,7 +227,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._serve()
 
-    do_POST = do_PUT = do_GET
+    do_POST = do_PUT = do_DELETE = do_GET
 
     def _serve(self) -> None:
         self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -254,11 +268,15 @@ class _Handler(BaseHTTPRequestHandler):
         user = self.pai.users.get(self.headers.get("Authorization", "").removeprefix("Bearer "))
         if user is None:
             raise Refuse(401, "UnauthorizedUserError", "Your token is invalid.")
+        if path == "/tokens/check":
+            return 200, {"username": user, "admin": user in self.pai.administrators}
         if path == "/jobs" and self.command == "POST":
             content_type = self.headers.get("Content-Type", "")
             return 202, self.pai.submit(user, self.body.decode(), content_type)
         if path == "/jobs":
             return 200, self._list(parse_qs(url.query))
+        if self.command == "GET" and (answer := fake_cluster.answer(path, url.query, user)):
+            return answer
         match = re.fullmatch(r"/jobs/([^/~]+)~([^/]+)(/.*)?", path)
         if match is None:
             raise Refuse(404, "NoApiError", f"API {self.path} is not found.")
@@ -268,38 +286,45 @@ class _Handler(BaseHTTPRequestHandler):
         if self.pai.flavour == "ltp":  # a central login (AAD) only
             raise Refuse(404, "NoApiError", f"API {self.path} is not found.")
         form = json.loads(self.body)
-        if form["username"] != "alice":
+        if form["username"] not in self.pai.names_of_logins:
             raise Refuse(400, "NoUserError", f"User {form['username']} is not found.")
         if form["password"] != PASSWORD:
             raise Refuse(400, "IncorrectPasswordError", "Password is incorrect.")
         return 200, {"user": "alice", "token": TOKEN, "admin": False}
 
     def _list(self, query: dict[str, list[str]]) -> list[dict[str, Any]]:
+        def listed(key: str, otherwise: str) -> list[str]:
+            return query.get(key, [otherwise])[0].split(",")
+
         jobs = [
             {
                 "name": name,
                 "username": user,
                 "state": job.states[0]["state"],
                 "submissionTime": int(job.submitted * 1000),
-                "virtualCluster": "default",
+                "tags": job.tags,
+                "virtualCluster": job.virtual_cluster,
                 "totalTaskNumber": 2,
                 "totalGpuNumber": 0,
                 "retries": 0,
             }
             for (user, name), job in self.pai.jobs.items()
-            if user in query.get("username", [user])
-            and job.states[0]["state"] in query.get("state", [job.states[0]["state"]])
+            if user in listed("username", user)
+            and job.states[0]["state"] in listed("state", job.states[0]["state"])
+            and job.virtual_cluster in listed("vc", job.virtual_cluster)
+            and ("tagsContain" not in query or set(job.tags) & set(listed("tagsContain", "")))
+            and not set(job.tags) & set(listed("tagsNotContain", ""))
             and query.get("keyword", [""])[0] in user + "\n" + name
         ]
-        return jobs[::-1][: int(query.get("limit", ["5000"])[0])]
+        start = int(query.get("offset", ["0"])[0])
+        return jobs[::-1][start : start + int(query.get("limit", ["5000"])[0])]
 
     def _job(self, asking: str, user: str, name: str, rest: str) -> tuple[int, Any]:
         job = self.pai.jobs.get((user, name))
-        if job is None and self.pai.flavour == "ltp":
-            raise Refuse(500, "UnknownError", f"Failed to retrieve job {user}~{name}.")
         if job is None:
-            raise Refuse(404, "NoJobError", f"Job {user}~{name} is not found.")
-        if asking != user and (self.pai.flavour == "ltp" or self.command == "PUT"):
+            raise self._missing(user, name, f"Job {user}~{name} is not found.")
+        mine = asking == user or asking in self.pai.administrators
+        if not mine and (self.pai.flavour == "ltp" or self.command != "GET"):
             message = f"User {asking} is not allowed to execute job {user}~{name}."
             raise Refuse(403, "ForbiddenUserError", message)
         if rest == "/executionType":
@@ -307,6 +332,15 @@ class _Handler(BaseHTTPRequestHandler):
                 raise Refuse(400, "InvalidParametersError", "Could not validate request data.")
             job.states = deque([{"state": "STOPPED"}])
             return 202, {"status": 202, "message": f"Execute job {user}~{name} successfully."}
+        if rest == "/tag":
+            return self._tag(job, f"{user}~{name}", json.loads(self.body)["value"])
+        if rest == "/events":
+            kind = parse_qs(urlsplit(self.path).query).get("type")
+            found = [event for event in job.events if kind in (None, [event["type"]])]
+            return 200, {"totalCount": len(found), "data": found[::-1]}
+        if rest == "/job-attempts":
+            kept = [number for number in range(job.attempts) if number not in job.lost]
+            return 200, [fake_cluster.attempt(number, job.attempts) for number in kept[::-1]]
         if rest == "/config":
             text = re.sub(
                 r"(?ma)^(secrets:)[\s\S]*?^(\w)", r'\1 "******"\n\2', job.text + "\nZ", count=1
@@ -319,14 +353,38 @@ class _Handler(BaseHTTPRequestHandler):
         )
         if match:
             return 200, self._log_addresses(user, name, job, f"{match[1]}:{match[2]}")
+        attempt = re.fullmatch(r"/attempts/(\d+)", rest)
+        number = int(attempt[1]) if attempt else job.attempts - 1
+        if number >= job.attempts or number in job.lost:
+            raise self._missing(user, name, f"JobAttemptId {number} is not found in {user}~{name}.")
         state = job.states.popleft() if len(job.states) > 1 else job.states[0]
         tasks = state.pop("tasks", job.tasks) if "tasks" in state else job.tasks
         roles = {
             role: {"taskRoleStatus": {"name": role}, "taskStatuses": statuses}
             for role, statuses in tasks.items()
         }
-        status = {"username": user, "retries": 0, "attemptId": 0, "virtualCluster": "default"}
-        return 200, {"name": name, "jobStatus": status | state, "taskRoles": roles}
+        status = {
+            "username": user,
+            "retries": 0,
+            "attemptId": number,
+            "virtualCluster": job.virtual_cluster,
+        }
+        answer = {"name": name, "tags": job.tags, "jobStatus": status | state, "taskRoles": roles}
+        return 200, answer
+
+    def _tag(self, job: StoredJob, full_name: str, tag: str) -> tuple[int, Any]:
+        if self.command == "PUT":
+            job.tags += [tag] * (tag not in job.tags)
+        elif tag in job.tags:
+            job.tags.remove(tag)
+        else:
+            raise Refuse(404, "NoTagError", f"Tag {tag} is not found for job {full_name}.")
+        return 200, {"status": 200, "message": f"tag {tag} of job {full_name}: done"}
+
+    def _missing(self, user: str, name: str, message: str) -> Refuse:
+        if self.pai.flavour == "ltp":
+            return Refuse(500, "UnknownError", f"Failed to retrieve job {user}~{name}.")
+        return Refuse(404, "NoJobError", message)
 
     def _log_addresses(self, user: str, name: str, job: StoredJob, task: str) -> dict[str, Any]:
         if task not in job.logs:

@@ -8,6 +8,7 @@ import typer
 
 from ggs.errors import ConfigurationError
 from ggs.pai.cli import terminal
+from ggs.pai.cli.options import Json, known_aliases
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -15,7 +16,12 @@ app = typer.Typer(
     "~/.openpai/clusters.yaml is read and written, clusters.json (the JavaScript SDK) is read.",
 )
 
-Alias = Annotated[str, typer.Argument(metavar="ALIAS", help="Your short name for the cluster.")]
+Alias = Annotated[
+    str,
+    typer.Argument(
+        metavar="ALIAS", help="Your short name for the cluster.", autocompletion=known_aliases
+    ),
+]
 
 
 @app.command()
@@ -37,6 +43,7 @@ def add(
         bool, typer.Option("--insecure", help="Do not check the certificate: others may listen.")
     ] = False,
     check: Annotated[bool, typer.Option(help="Ask the cluster whether it takes the token.")] = True,
+    as_json: Json = False,
 ) -> None:
     """Add a cluster, or change one.
 
@@ -44,7 +51,7 @@ def add(
     PAI_PASSWORD, a pipe, or a prompt; never from the command line, which others can see. Only the
     token is stored, readable by you alone.
     """
-    from ggs.pai.client import clusters
+    from ggs.pai.client import clusters, tokens
     from ggs.pai.client.clusters import Cluster
     from ggs.pai.client.rest import Client
 
@@ -63,11 +70,21 @@ def add(
         with Client(cluster) as client:
             token = client.login(password)
     else:
-        token = clusters.check_token(
+        token = tokens.check_token(
             os.environ.get("PAI_TOKEN") or terminal.read_secret(f"Token for {alias}")
         )
-    user = user or clusters.token_claims(token).get("username")
-    if not isinstance(user, str) or not user:
+    owner = tokens.owner(token)
+    if owner is None and check:
+        with Client(
+            Cluster(alias, uri, "", ca_bundle=ca_bundle, insecure=insecure), token
+        ) as client:
+            owner = client.token_owner()
+    if user and owner and user != owner:
+        raise ConfigurationError(
+            f"the token belongs to {owner!r}, not to {user!r}: leave out --user"
+        )
+    user = user or owner
+    if not user:
         raise ConfigurationError("the token does not say whose it is: give --user")
     cluster = Cluster(alias, uri, user, token, ca_bundle=ca_bundle, insecure=insecure)
     if check:
@@ -77,16 +94,32 @@ def add(
     terminal.say(
         f"{'changed' if replaced else 'added'} {alias}: {user} on {uri} ({clusters.yaml_path()})"
     )
+    if as_json:
+        terminal.result_json({"alias": alias, "address": uri, "user": user, "replaced": replaced})
 
 
 @app.command("list")
-def list_clusters() -> None:
+def list_clusters(as_json: Json = False) -> None:
     """List the known clusters."""
     from ggs.pai.client import clusters
 
     known, warnings = clusters.load()
     for warning in warnings:
         terminal.warn(warning)
+    if as_json:
+        terminal.result_json(
+            [
+                {
+                    "alias": item.alias,
+                    "address": item.uri,
+                    "user": item.user,
+                    "token": item.token is not None,
+                    "file": item.source,
+                }
+                for item in known
+            ]
+        )
+        return
     terminal.table(
         ("ALIAS", "ADDRESS", "USER", "TOKEN", "FILE"),
         [
@@ -97,9 +130,11 @@ def list_clusters() -> None:
 
 
 @app.command()
-def remove(alias: Alias) -> None:
+def remove(alias: Alias, as_json: Json = False) -> None:
     """Forget a cluster and its token."""
     from ggs.pai.client import clusters
 
     clusters.remove(alias)
     terminal.say(f"removed {alias}")
+    if as_json:
+        terminal.result_json({"alias": alias})

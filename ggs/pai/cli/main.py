@@ -10,9 +10,22 @@ import sys
 from ggs._version import __version__
 from ggs.command_line import command_line
 from ggs.errors import GGSError, ServerRefusedError, UnreachableError
-from ggs.pai.cli import cluster_commands, job_commands, terminal
+from ggs.pai.cli import (
+    cluster_commands,
+    cluster_views,
+    job_changes,
+    job_clone,
+    job_commands,
+    job_details,
+    job_follow,
+    job_views,
+    terminal,
+)
 
-app = command_line("pai", __doc__, f"pai of ggs {__version__}")
+app = command_line("pai", __doc__, f"pai of ggs {__version__}", completion=True)
+for part in (job_clone, job_views, job_details, job_follow, job_changes):
+    job_commands.app.add_typer(part.app)
+cluster_commands.app.add_typer(cluster_views.app)
 app.add_typer(job_commands.app, name="job")
 app.add_typer(cluster_commands.app, name="cluster")
 

@@ -1,8 +1,9 @@
 """What ``pai job submit`` does between reading the file and printing the job's page."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,25 +15,39 @@ from ggs.pai.client.submission import Submission
 from ggs.pai.job.document import Document, DocumentError, load
 from ggs.pai.job.edit import edit
 
+if TYPE_CHECKING:
+    from ggs.pai.validate import Finding
+
 
 def read_checked(file: Path, parameters: Mapping[str, str], name: str | None) -> Document:
     """The file, changed as asked. Prints what ``pai job validate`` would say; exits with 1 for an error."""
-    from ggs.pai.validate import refusal, validate
+    from ggs.pai.validate import refusal
 
     try:
         document = edit(load(file), parameters, name)
-        findings = validate(document)
     except OSError as error:
         raise ConfigurationError(f"{file}: {error.strerror}") from None
     except DocumentError as error:
-        findings = [refusal(error)]
+        _report(str(file), [refusal(error)])
+        raise AssertionError("unreachable: a refusal is an error") from None
+    return check(document, str(file))
+
+
+def check(document: Document, source: str) -> Document:
+    """Print what ``pai job validate`` would say of the document; exits with 1 for an error."""
+    from ggs.pai.validate import validate
+
+    _report(source, validate(document))
+    return document
+
+
+def _report(source: str, findings: "Sequence[Finding]") -> None:
     for finding in findings:
         path = f"{finding.path}: " if finding.path else ""
-        message = f"{file}:{finding.line}: {path}{finding.message}: {finding.fix}"
+        message = f"{source}:{finding.line}: {path}{finding.message}: {finding.fix}"
         (terminal.fail if finding.severity == "error" else terminal.warn)(message)
     if any(finding.severity == "error" for finding in findings):
         raise typer.Exit(1)
-    return document
 
 
 def submit_under_a_free_name(client: Client, job: Submission) -> tuple[Submission, str]:
@@ -55,3 +70,35 @@ def submit_under_a_free_name(client: Client, job: Submission) -> tuple[Submissio
             job = submission.prepare(edit(job.document, {}, name))
         except ConfigurationError as error:
             terminal.warn(str(error))
+
+
+def send(client: Client, job: Submission, cluster: str | None, as_json: bool) -> None:
+    """Submit a job and print its page and how to follow it; ``cluster`` is the alias that was given."""
+    job, outcome = submit_under_a_free_name(client, job)
+    url = client.cluster.job_url(job.name)
+    terminal.say(f"job {job.name!r} is {outcome}")
+    if as_json:
+        terminal.result_json(
+            {
+                "name": job.name,
+                "user": client.cluster.user,
+                "cluster": client.cluster.alias,
+                "url": url,
+                "outcome": outcome,
+            }
+        )
+        return
+    terminal.result(url)
+    option = f" --cluster {client.cluster.alias}" if cluster else ""
+    terminal.say(f"follow it:  pai job wait {job.name}{option}")
+    terminal.say(f"read it:    pai job logs {job.name} --follow{option}")
+    terminal.say(f"stop it:    pai job stop {job.name}{option}")
+
+
+def show_dry_run(job: Submission, as_json: bool) -> None:
+    """Print what would be sent, secrets masked."""
+    if as_json:
+        terminal.result_json({"name": job.name, "file": job.shown, "outcome": "nothing was sent"})
+    else:
+        terminal.result(job.shown.removesuffix("\n"))
+    terminal.say(f"job {job.name!r}, {len(job.document.text.encode())} bytes; nothing was sent")

@@ -1,9 +1,12 @@
 """How the ``pai`` command talks: results on stdout, everything else on stderr."""
 
 import getpass
+import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
 
 import typer
 
@@ -13,6 +16,11 @@ from ggs.errors import ConfigurationError
 def result(text: str, end: str = "\n") -> None:
     """What was asked for, on stdout."""
     typer.echo(text + end, nl=False)
+
+
+def result_json(value: Any) -> None:
+    """What was asked for as JSON, on stdout; dataclasses become objects."""
+    result(json.dumps(value, indent=2, default=asdict))
 
 
 def say(text: str) -> None:

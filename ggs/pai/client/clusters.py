@@ -8,12 +8,12 @@
 ``~/.openpai/clusters.json`` (the JavaScript SDK, also called ``pai``) is only read: a list of
 ``{"cluster": {alias, pai_uri, username, token, password, https}, "cache": [...]}``.
 
-Both hold tokens: a file that others can read is reported, and what GGS writes has mode 0600.
+Both hold tokens: a file that others can read is reported, one that others can write or that belongs to
+somebody else is not used, and what GGS writes has mode 0600.
 """
 
-import base64
-import binascii
 import json
+import os
 import re
 import stat
 from collections.abc import Iterator
@@ -74,27 +74,6 @@ def check_uri(text: str) -> str:
     return uri
 
 
-def check_token(token: str) -> str:
-    """``token`` without surrounding blanks, or ConfigurationError; never shows it."""
-    token = token.strip()
-    if not re.fullmatch(r"[\x21-\x7e]{1,16384}", token):
-        raise ConfigurationError(
-            "the token is empty or has characters that no token has: copy it again from the "
-            "portal's profile page"
-        )
-    return token
-
-
-def token_claims(token: str) -> dict[str, Any]:
-    """What an OpenPAI token (a JWT) says about itself, unverified; {} if it is none."""
-    try:
-        payload = token.split(".")[1]
-        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-    except (IndexError, ValueError, RecursionError, binascii.Error):
-        return {}
-    return claims if isinstance(claims, dict) else {}
-
-
 def folder() -> Path:
     """The folder of openpaisdk's files, ``~/.openpai``."""
     return Path.home() / ".openpai"
@@ -110,6 +89,7 @@ def load() -> tuple[list[Cluster], list[str]]:
     for path, parse in ((yaml_path(), _from_yaml), (folder() / "clusters.json", _from_json)):
         entries = _read(path)
         if entries and stat.S_IMODE(path.stat().st_mode) & 0o077:
+            _require_own(path)
             warnings.append(f"{path} holds tokens and others can read it: chmod 600 {path}")
         for index, entry in enumerate(entries):
             try:
@@ -189,6 +169,23 @@ def remove(alias: str) -> None:
 def yaml_path() -> Path:
     """The file that GGS shares with ``opai``."""
     return folder() / "clusters.yaml"
+
+
+def _require_own(path: Path) -> None:
+    """Refuse a file through which somebody else could choose who this user is, and where tokens go.
+
+    Only root can read a file of mode 0600 that belongs to somebody else.
+    """
+    found = path.stat()
+    if found.st_mode & stat.S_IWOTH:
+        raise ConfigurationError(
+            f"{path} can be written by every user of this machine: chmod 600 {path}"
+        )
+    if os.geteuid() != 0 and found.st_uid not in (0, os.geteuid()):
+        raise ConfigurationError(
+            f"{path} belongs to another user of this machine (uid {found.st_uid}): its tokens are "
+            "theirs; set HOME to your own folder"
+        )
 
 
 def _alias_of(entry: Any) -> Any:

@@ -1,13 +1,15 @@
 """Logs of a job's tasks: listed, read in pieces, followed while the job runs."""
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from ggs.errors import PAIError, ServerRefusedError, UnreachableError
+from ggs.errors import PAIError, ServerRefusedError
 from ggs.pai.client.rest import Client
-from ggs.pai.client.status import ENDED, TaskStatus, read
+from ggs.pai.client.status import JobStatus, TaskStatus, read
+from ggs.pai.client.wait import may_pass
 
 TAIL_BYTES = 1 << 20
 MAX_LINE = 1 << 16
@@ -72,82 +74,139 @@ class TaskLog:
                 return None
             raise
         if addresses and self.kind not in addresses:
-            raise UnreachableError(
-                f"{self.label} has no log {self.kind!r}; it has {sorted(addresses)}"
-            )
+            raise PAIError(f"{self.label} has no log {self.kind!r}; it has {sorted(addresses)}")
         return addresses.get(self.kind)
 
 
 class Printer:
-    """Writes logs as they come; with ``labels``, each whole line with its task before it."""
+    """Writes logs as they come; of several tasks, each whole line with its task before it.
 
-    def __init__(self, stream: BinaryIO, labels: bool) -> None:
+    With ``as_json`` each line is an object with ``task`` and ``line``, whose bytes that are no UTF-8
+    are replaced.
+    """
+
+    def __init__(self, stream: BinaryIO, as_json: bool = False) -> None:
         self.shown = False
         self._stream = stream
-        self._labels = labels
+        self._as_json = as_json
         self._rest: dict[str, bytes] = {}
 
-    def show(self, log: TaskLog, part: bytes) -> None:
-        """Write ``part``; with labels, an unfinished last line waits for its end."""
+    def show(self, log: TaskLog, part: bytes, logs: int) -> None:
+        """Write ``part`` of one of several ``logs``, whose unfinished last lines wait for their end."""
         self.shown = self.shown or bool(part)
-        if self._labels:
+        if logs > 1 or self._as_json:
             lines = (self._rest.pop(log.label, b"") + part).splitlines(keepends=True)
             if lines and not lines[-1].endswith((b"\n", b"\r")) and len(lines[-1]) < MAX_LINE:
                 self._rest[log.label] = lines.pop()
-            part = b"".join(f"{log.label} | ".encode() + line for line in lines)
+            part = b"".join(self._labelled(log.label, line) for line in lines)
         self._stream.write(part)
         self._stream.flush()
 
     def finish(self) -> None:
         """Write the lines that never ended."""
         for label, rest in self._rest.items():
-            self._stream.write(f"{label} | ".encode() + rest + b"\n")
+            self._stream.write(self._labelled(label, rest + b"\n"))
         self._rest.clear()
         self._stream.flush()
 
+    def _labelled(self, label: str, line: bytes) -> bytes:
+        if not self._as_json:
+            return f"{label} | ".encode() + line
+        text = line.decode(errors="replace").rstrip("\r\n")
+        return json.dumps({"task": label, "line": text}).encode() + b"\n"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which logs of a job: of all its tasks, or of those of a ``role`` and an ``index``."""
+
+    role: str | None = None
+    index: int | None = None
+    kind: str = "all"
+
+    def of(self, job: JobStatus) -> list[TaskLog]:
+        """The chosen tasks' logs. PAIError where the job has tasks, but none of these."""
+        chosen = [
+            TaskLog(role, task, self.kind)
+            for role, task in job.tasks
+            if self.role in (None, role) and self.index in (None, task.task_index)
+        ]
+        if job.tasks and not chosen:
+            known = ", ".join(f"{role}:{task.task_index}" for role, task in job.tasks)
+            raise PAIError(f"job {job.name!r} has no such task; its tasks: {known}")
+        return chosen
+
 
 def select(
-    client: Client,
-    name: str,
-    user: str | None,
-    role: str | None,
-    index: int | None,
-    kind: str,
-    attempt: int | None = None,
+    client: Client, name: str, user: str | None, choice: Choice, attempt: int | None = None
 ) -> list[TaskLog]:
-    """The logs of a job's tasks, all of them or those of ``role`` and ``index``."""
-    job = read(client.job(name, user, attempt))
-    tasks = [
-        (task_role, task)
-        for task_role, task in job.tasks
-        if role in (None, task_role) and index in (None, task.task_index)
-    ]
-    if not tasks:
-        known = ", ".join(f"{other}:{task.task_index}" for other, task in job.tasks) or "none yet"
-        raise PAIError(f"job {name!r} has no such task; its tasks: {known}")
-    return [TaskLog(task_role, task, kind) for task_role, task in tasks]
+    """The chosen logs of a job as it is now; none while OpenPAI has not made its tasks."""
+    return choice.of(read(client.job(name, user, attempt)))
+
+
+@dataclass(frozen=True)
+class FollowLimits:
+    """How long to follow a job's logs, in seconds; ``outage`` is how long the server may be away."""
+
+    total: float
+    outage: float = 1800
+    interval: float = 5
 
 
 def follow(
     client: Client,
     name: str,
     user: str | None,
-    logs: list[TaskLog],
-    show: Callable[[TaskLog, bytes], None],
-    seconds: float,
-    interval: float = 5,
-) -> None:
-    """Show what is new until the job has ended, a task is replaced by a retry, or time is up."""
-    end = time.monotonic() + seconds
+    choice: Choice,
+    limits: FollowLimits,
+    show: Callable[[TaskLog, bytes, int], None],
+    say: Callable[[str], None],
+    tail: int | None = None,
+) -> bool:
+    """Show what is new until the job has ended or time is up; returns whether it has ended.
+
+    Right after a submission a job has no tasks: they are waited for. ``show`` is given a log, what is
+    new in it, and the number of logs followed; ``say`` is told of waiting and outages. With ``tail``,
+    each log begins with this many of its last lines.
+    """
+    start = answered = time.monotonic()
+    logs: list[TaskLog] = []
+    untouched: list[TaskLog] = []
+    seen = waiting = False
     while True:
-        job = read(client.job(name, user))
-        states = {(role, task.task_index): task for role, task in job.tasks}
-        for log in logs:
-            task = states.get((log.role, log.task.task_index))
-            if task is not None and task.container_log != log.task.container_log:
-                log.task, log.offset = task, 0  # a new attempt has a log of its own
-            for part in log.read(client):
-                show(log, part)
-        if job.state in ENDED or time.monotonic() > end:
-            return
-        time.sleep(interval)
+        try:
+            job = read(client.job(name, user))
+            seen = True
+            if not logs:
+                logs = choice.of(job)
+                untouched = [] if tail is None else list(logs)
+            _take_retries(logs, job)
+            while untouched:
+                show(untouched[-1], untouched[-1].tail(client, tail or 0), len(logs))
+                untouched.pop()
+            for log in logs:
+                for part in log.read(client):
+                    show(log, part, len(logs))
+            answered = time.monotonic()
+        except PAIError as error:
+            if not seen or not may_pass(error, seen) or time.monotonic() - answered > limits.outage:
+                raise
+            say(f"no answer, asking again: {error}")
+        else:
+            if job.ended:
+                return True
+            if not logs and not waiting:
+                waiting = True
+                say(f"{job.state}, no tasks yet: waiting for them")
+        if time.monotonic() - start > limits.total:
+            return False
+        time.sleep(limits.interval)
+
+
+def _take_retries(logs: list[TaskLog], job: JobStatus) -> None:
+    """Go on with the log of a task's new attempt, from its start."""
+    now = {(role, task.task_index): task for role, task in job.tasks}
+    for log in logs:
+        task = now.get((log.role, log.task.task_index))
+        if task is not None and task.container_log != log.task.container_log:
+            log.task, log.offset = task, 0

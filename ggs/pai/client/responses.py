@@ -19,6 +19,7 @@ from ggs.text import shorten
 
 MAX_COMPLAINTS = 10
 MAX_DEPTH = 100
+_LATER = "try again later, and tell an administrator if it lasts"
 # where js-yaml 3 and 4 say that a file is wrong
 _YAML_PLACE = re.compile(r"at line \d+, column \d+|\(\d+:\d+\)")
 
@@ -95,10 +96,12 @@ def redact(text: str, hide: Collection[str]) -> str:
     return text
 
 
-def refusal(response: Response, subject: str) -> PAIError:
+def refusal(response: Response, subject: str, submitted: bool = False) -> PAIError:
     """The error for an answer that is not 2xx; ``subject`` is the job or thing that was asked for.
 
-    A missing job has the code ``NoJobError``, also on LTP, which answers 500.
+    A missing job has the code ``NoJobError``, also on LTP, which answers 500. Any other 5xx is a
+    failure of the server or of a proxy, no refusal, unless a file was ``submitted``: OpenPAI answers
+    500 to some files, which no repetition cures.
     """
     if 300 <= response.status < 400:
         return UnreachableError(_redirect(response))
@@ -107,12 +110,16 @@ def refusal(response: Response, subject: str) -> PAIError:
         return UnreachableError(_no_json(response))
     if response.status == 500 and isinstance(message, str) and "Failed to retrieve job" in message:
         code = "NoJobError"
+    elif response.status >= 500 and not submitted:
+        return UnreachableError(_sentence(response, code or "", message, subject))
     return ServerRefusedError(
-        _sentence(response, code or "", message, subject), response.status, code or ""
+        _sentence(response, code or "", message, subject, submitted), response.status, code or ""
     )
 
 
-def _sentence(response: Response, code: str, message: Any, subject: str) -> str:
+def _sentence(
+    response: Response, code: str, message: Any, subject: str, submitted: bool = False
+) -> str:
     status = response.status
     reason = clean(message) if isinstance(message, str) else ""
     if status == 400 and code == "InvalidProtocolError":
@@ -133,8 +140,10 @@ def _sentence(response: Response, code: str, message: Any, subject: str) -> str:
         )
     if code == "NoJobError":
         return f"there is no {subject} on this cluster"
-    if status == 404:
+    if status == 404 and code in ("", "NoApiError"):
         return f"not found: {reason or subject} (is this the address of an OpenPAI portal?)"
+    if status == 404:
+        return f"OpenPAI does not find {subject}: {reason or 'no reason given'}"
     if status == 409:
         return f"the name of {subject} is taken, also by a job that has ended; choose a new name"
     if status == 413:
@@ -148,9 +157,14 @@ def _sentence(response: Response, code: str, message: Any, subject: str) -> str:
             f"OpenPAI cannot count the GPUs of {subject}: a task role has no 'instances' ({reason})"
         )
     if status in (502, 503, 504):
-        return f"OpenPAI is not available at the moment ({status}): {reason or 'no reason given'}"
+        return f"OpenPAI is not available at the moment ({status}: {reason or 'no reason given'}): {_LATER}"
     if status >= 500:
-        return f"OpenPAI failed with {subject} ({status}): {reason or 'no reason given'}"
+        whose = (
+            "it may be a fault of the server's, or something in the file that it cannot take"
+            if submitted
+            else f"the fault is the server's, not yours: {_LATER}"
+        )
+        return f"OpenPAI's server failed with {subject} ({status}: {reason or 'no reason given'}): {whose}"
     return f"OpenPAI refuses {subject} ({status}{' ' + code if code else ''}): {reason}"
 
 
@@ -210,7 +224,13 @@ def _is_html(response: Response) -> bool:
 def _no_json(response: Response) -> str:
     if _is_html(response):
         title = re.search(r"<title[^<>]*>([^<]{1,300})", response.text[:100_000], re.IGNORECASE)
-        what = f"a web page{f' titled {clean(title[1], 100)!r}' if title else ''}"
+        named = f" titled {clean(title[1], 100)!r}" if title else ""
+        if response.status >= 500:
+            return (
+                f"OpenPAI's server is not available: a proxy before it answers with a page{named} "
+                f"(status {response.status}): {_LATER}"
+            )
+        what = f"a web page{named}"
         return (
             f"{what} came back instead of OpenPAI's answer (status {response.status}): a proxy or a "
             "login page stands in between, or this is not the portal's address"

@@ -13,8 +13,10 @@ from typing import Any
 from urllib.parse import quote
 
 from ggs.errors import ConfigurationError, PAIError, ServerRefusedError, UnreachableError
-from ggs.pai.client.clusters import Cluster, check_token
+from ggs.pai.client.clusters import Cluster
+from ggs.pai.client.job_filter import JobFilter
 from ggs.pai.client.responses import Response, read_json, refusal
+from ggs.pai.client.tokens import check_token
 from ggs.pai.client.transport import Limits, Log, Transport
 from ggs.pai.job import document
 
@@ -74,35 +76,65 @@ class Client:
         self.hide(token)
         return self._http.token
 
+    def get(
+        self, path: str, subject: str, parameters: Mapping[str, str | int] | None = None
+    ) -> Any:
+        """The JSON value at a ``path`` of the API; ``subject`` is what to call it in an error."""
+        return self._http.send("GET", path, subject, parameters=parameters).json()
+
+    def change(self, method: str, path: str, subject: str, value: Mapping[str, Any]) -> Any:
+        """PUT or DELETE ``value``, and the answer's JSON value."""
+        return self._http.send(method, path, subject, body=_json(value)).json()
+
+    def token_owner(self) -> str:
+        """The user that the server takes the token for; ServerRefusedError if it does not take it."""
+        value = self.get("/tokens/check", "the token")
+        name = value.get("username") if isinstance(value, dict) else None
+        if not isinstance(name, str) or not name:
+            raise UnreachableError("OpenPAI's answer about the token names no user")
+        return name
+
     def jobs(
-        self,
-        user: str | None = None,
-        *,
-        state: str | None = None,
-        keyword: str | None = None,
-        virtual_cluster: str | None = None,
-        limit: int = 20,
+        self, wanted: JobFilter | None = None, *, limit: int = 20, offset: int = 0
     ) -> list[dict[str, Any]]:
-        """Newest first. The user is always sent: without one, LTP lists other jobs than 1.8.1."""
-        parameters: dict[str, str | int] = {
-            "username": user or self.cluster.user,
-            "limit": limit,
-            "order": "submissionTime,DESC",
-        }
-        optional = {"state": state, "keyword": keyword, "vc": virtual_cluster}
-        parameters |= {key: value for key, value in optional.items() if value is not None}
-        value = self._http.send("GET", "/jobs", "the job list", parameters=parameters).json()
+        """Newest first, ``limit`` of them after the first ``offset``; one's own unless asked otherwise."""
+        parameters: dict[str, str | int] = {"limit": limit, "order": "submissionTime,DESC"}
+        parameters |= {"offset": offset} if offset else {}
+        parameters |= (wanted or JobFilter()).parameters(self.cluster.user)
+        value = self.get("/jobs", "the job list", parameters)
         if not isinstance(value, list) or not all(isinstance(job, dict) for job in value):
             raise UnreachableError("OpenPAI's job list is not a list of jobs")
         return value
 
     def job(self, name: str, user: str | None = None, attempt: int | None = None) -> dict[str, Any]:
-        """Status of a job and its tasks; ServerRefusedError with code ``NoJobError`` if missing."""
-        path = self._job_path(name, user) + ("" if attempt is None else f"/attempts/{attempt}")
-        value = self._http.send("GET", path, f"job {name!r}").json()
+        """Status of a job and its tasks; ServerRefusedError with code ``NoJobError`` if missing.
+
+        The code is ``NoAttemptError`` where there is the job, but not this attempt of it.
+        """
+        path = self.job_path(name, user)
+        if attempt is None:
+            value = self.get(path, f"job {name!r}")
+        else:
+            try:
+                value = self.get(f"{path}/attempts/{attempt}", f"job {name!r}")
+            except ServerRefusedError as error:
+                if error.code == "NoJobError":
+                    raise self._no_attempt(name, user, attempt, error.status) from None
+                raise
         if not isinstance(value, dict) or not isinstance(value.get("jobStatus"), dict):
             raise UnreachableError(f"OpenPAI's answer about job {name!r} has no jobStatus")
         return value
+
+    def _no_attempt(
+        self, name: str, user: str | None, attempt: int, status: int
+    ) -> ServerRefusedError:
+        """Why there is no such attempt: OpenPAI says "no job" of it, as where there is no job at all."""
+        newest = self.job(name, user)["jobStatus"].get("attemptId")
+        if isinstance(newest, int) and newest >= attempt:
+            reason = f"OpenPAI has not kept attempt {attempt} of job {name!r}"
+        else:
+            reason = f"job {name!r} has no attempt {attempt}"
+        return ServerRefusedError(f"{reason}: the newest is {newest}", status, "NoAttemptError")
 
     def exists(self, name: str) -> bool:
         """Whether the user has a job of this name, also one that has ended."""
@@ -170,12 +202,12 @@ class Client:
 
     def stop(self, name: str, user: str | None = None) -> None:
         """Ask OpenPAI to stop the job; it does so within a minute or so."""
-        path = self._job_path(name, user) + "/executionType"
-        self._http.send("PUT", path, f"job {name!r}", body=_json({"value": "STOP"})).json()
+        path = self.job_path(name, user) + "/executionType"
+        self.change("PUT", path, f"job {name!r}", {"value": "STOP"})
 
     def config(self, name: str, user: str | None = None) -> dict[str, Any]:
         """The job file as stored, secrets masked (the body is JSON, whatever its type says)."""
-        response = self._http.send("GET", self._job_path(name, user) + "/config", f"job {name!r}")
+        response = self._http.send("GET", self.job_path(name, user) + "/config", f"job {name!r}")
         try:
             value = read_json(response.body)
         except ValueError:
@@ -191,7 +223,7 @@ class Client:
         """
         if not path.startswith("/api/v2/jobs/"):
             raise UnreachableError("OpenPAI's answer names no log for the task")
-        value = self._http.send("GET", path.removeprefix("/api/v2"), "the task's log").json()
+        value = self.get(path.removeprefix("/api/v2"), "the task's log")
         locations = value.get("locations") if isinstance(value, dict) else None
         return {
             item["name"]: item["uri"] if "://" in item["uri"] else self.cluster.uri + item["uri"]
@@ -206,9 +238,10 @@ class Client:
         return self._http.open_log(address, byte_range)
 
     def _names(self, keyword: str) -> set[str]:
-        return {str(job.get("name")) for job in self.jobs(keyword=keyword, limit=5000)}
+        return {str(job.get("name")) for job in self.jobs(JobFilter(keyword=keyword), limit=5000)}
 
-    def _job_path(self, name: str, user: str | None) -> str:
+    def job_path(self, name: str, user: str | None) -> str:
+        """A job's path in the API; ``user`` is the client's own where it is None."""
         # a command line may hold bytes that are no text
         return f"/jobs/{quote(f'{user or self.cluster.user}~{name}', '~', errors='replace')}"
 

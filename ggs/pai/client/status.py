@@ -1,5 +1,7 @@
 """The status of a job and its tasks, as OpenPAI's REST server reports it."""
 
+import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +19,24 @@ class _Model(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
 
 
+class ExitSpec(_Model):
+    """OpenPAI's own words about an exit code."""
+
+    phrase: str | None = None
+    reason: Any = None
+    solution: Any = None
+
+    def sentences(self) -> list[str]:
+        """Phrase, reasons and what to do, each cleaned."""
+        found = []
+        for text in (self.phrase, self.reason, self.solution):
+            if isinstance(text, str) and text.strip():
+                found.append(clean(text, 200))
+            elif isinstance(text, list):
+                found += [clean(item, 200) for item in text[:3] if isinstance(item, str)]
+        return found
+
+
 class TaskStatus(_Model):
     """One task of the attempt asked for; ``container_log`` is where its logs are listed."""
 
@@ -25,30 +45,65 @@ class TaskStatus(_Model):
     container_ip: str | None = None
     container_node_name: str | None = None
     container_log: str | None = None
+    container_ports: Any = None
+    container_gpus: Any = None
     container_exit_code: int | None = None
+    container_exit_spec: ExitSpec | None = None
+    container_exit_diagnostics: str | None = None
     retries: int | None = None
+
+    @property
+    def ports(self) -> dict[str, list[int]]:
+        """Port numbers by label: OpenPAI writes one as a number, several as ``"1,2"``."""
+        found = self.container_ports if isinstance(self.container_ports, dict) else {}
+        return {
+            clean(label, 100): [
+                int(number)
+                for number in str(numbers)[:1000].split(",")
+                if re.fullmatch(r"[0-9]{1,5}", number)
+            ]
+            for label, numbers in found.items()
+        }
+
+    @property
+    def gpu_indices(self) -> list[int] | None:
+        """The node's GPUs that the task has, from OpenPAI's bit mask; None where it sends none."""
+        mask = self.container_gpus
+        if not isinstance(mask, int) or not 0 < mask < 1 << 64:
+            return None
+        return [index for index in range(64) if mask >> index & 1]
+
+    @property
+    def ssh(self) -> str | None:
+        """The command that opens a shell in the task; None where it has no address or no ssh port."""
+        numbers = self.ports.get("ssh")
+        if not numbers or not self.container_ip:
+            return None
+        return f"ssh -p {numbers[0]} root@{shlex.quote(clean(self.container_ip, 100))}"
+
+    def reason(self) -> str:
+        """What OpenPAI says about the exit code, on one line; "" where it says nothing."""
+        parts = self.container_exit_spec.sentences() if self.container_exit_spec else []
+        if not parts and self.container_exit_diagnostics:
+            parts = [clean(self.container_exit_diagnostics, 300)]
+        return "; ".join(parts)
 
 
 class _Role(_Model):
     task_statuses: list[TaskStatus] = []
 
 
-class _ExitSpec(_Model):
-    phrase: str | None = None
-    reason: Any = None
-    solution: Any = None
-
-
 class _StatusFields(_Model):
     username: str | None = None
     state: str
     retries: int | None = None
+    attempt_id: int | None = None
     virtual_cluster: str | None = None
     submission_time: float | None = None  # milliseconds since 1970, as the next two
     launched_time: float | None = None
     completed_time: float | None = None
     app_exit_code: int | None = None
-    app_exit_spec: _ExitSpec | None = None
+    app_exit_spec: ExitSpec | None = None
     app_exit_diagnostics: str | None = None
     app_exit_trigger_task_role_name: str | None = None
     app_exit_trigger_task_index: int | None = None
@@ -58,6 +113,7 @@ class JobStatus(_Model):
     """A job's status; task roles have OpenPAI's own (lower-cased) names."""
 
     name: str = ""
+    tags: list[Any] = []
     job_status: _StatusFields
     task_roles: dict[str, _Role] = {}
 
@@ -97,12 +153,7 @@ class JobStatus(_Model):
             parts.append(f"task {status.app_exit_trigger_task_role_name}:{index} decided it")
         if status.app_exit_code:
             parts.append(f"exit code {status.app_exit_code}")
-        spec = status.app_exit_spec
-        for text in (spec.phrase, spec.reason, spec.solution) if spec else ():
-            if isinstance(text, str) and text.strip():
-                parts.append(clean(text, 200))
-            elif isinstance(text, list):
-                parts += [clean(item, 200) for item in text[:3] if isinstance(item, str)]
+        parts += status.app_exit_spec.sentences() if status.app_exit_spec else []
         if len(parts) < 2 and status.app_exit_diagnostics:
             parts.append(clean(status.app_exit_diagnostics, 300))
         return "; ".join(parts)

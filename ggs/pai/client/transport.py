@@ -110,8 +110,10 @@ class Transport:
                 answer = self._exchange(request)
                 if 200 <= answer.status < 300:
                     return answer
-                failure: PAIError = refusal(answer, subject)
-                again = answer.status in (429, 502, 503, 504) and method != "POST"
+                failure: PAIError = refusal(answer, subject, submitted=method == "POST")
+                # a 5xx that is a refusal is LTP's "no such job"
+                failed = answer.status >= 500 and isinstance(failure, UnreachableError)
+                again = (failed or answer.status == 429) and method != "POST"
                 wait = max(wait, answer.retry_after() or 0.0)
             except _NotSentError as error:
                 failure, again = UnreachableError(str(error)), error.again

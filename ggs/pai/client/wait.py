@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from ggs.errors import PAIError, ServerRefusedError
+from ggs.errors import PAIError, ServerRefusedError, UnreachableError
 from ggs.pai.client.rest import Client
 from ggs.pai.client.status import ENDED, JobStatus, read
 
@@ -63,7 +63,7 @@ def wait(
             job = read(client.job(name, user))
             answered = clock()
         except PAIError as error:
-            if not _may_pass(error, seen=job is not None) or clock() - answered > limits.outage:
+            if not may_pass(error, seen=job is not None) or clock() - answered > limits.outage:
                 raise
             show(f"no answer, asking again: {error}")
         now = clock()
@@ -83,7 +83,10 @@ def wait(
         sleep(min(limits.interval, left))
 
 
-def _may_pass(error: PAIError, seen: bool) -> bool:
+def may_pass(error: PAIError, seen: bool) -> bool:
+    """Whether asking again can help; ``seen`` is whether the job has been answered for before."""
+    if not isinstance(error, ServerRefusedError | UnreachableError):
+        return False
     if not isinstance(error, ServerRefusedError) or error.status == 429:
         return True
     # LTP says "missing" with a 500, also when its database fails for a moment

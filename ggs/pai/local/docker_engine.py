@@ -55,9 +55,14 @@ class DockerEngine:
             # Each task holds one connection for its output.
             self._client = docker.from_env(max_pool_size=2 * tasks + 8)
             self._client.ping()
-        except (docker.errors.DockerException, requests.RequestException) as error:
+        # a ValueError: docker parses DOCKER_HOST with urllib, whose own complaint comes through;
+        # an OSError: certificates in DOCKER_CERT_PATH that cannot be read
+        except (docker.errors.DockerException, OSError, ValueError) as error:
+            host = os.environ.get("DOCKER_HOST")
             raise ConfigurationError(
-                f"no Docker engine answers ({_one_line(error)}): start it, or use --engine process"
+                f"no Docker engine answers{f' at DOCKER_HOST={shorten(host, 100)}' if host else ''} "
+                f"({_one_line(error)}): {'correct it, ' if host else ''}start it, or use --engine "
+                "process"
             ) from None
         self._network = f"local-openpai-{run}"
 

@@ -1,4 +1,3 @@
-import io
 import json
 import os
 import pty
@@ -8,55 +7,22 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
 import yaml
 
 from ggs import __version__
-from ggs.pai.cli import main as cli
+from ggs.pai.client.logs import FollowLimits
+from ggs.pai.client.transport import Limits
 from tests.pai import fake_server as fake
-from tests.pai.conftest import JOB
+from tests.pai.cli.conftest import Pai
 from tests.pai.fake_server import PASSWORD, TOKEN, FakePAI, task
 
-Pai = Callable[..., tuple[int, str, str]]
 # A terminal's programs are not born deaf to Ctrl-C, as those of a script in the background are.
 _HEAR = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 MAIN = [sys.executable, "-c", f"{_HEAR}; from ggs.pai.cli.main import main; main()"]
-
-
-@pytest.fixture
-def pai(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Pai:
-    """Run ``pai`` in this process, its input a pipe; gives exit code, stdout and stderr."""
-
-    def run(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pai", *arguments])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        assert TOKEN not in out + err
-        return int(end.value.code or 0), out, err
-
-    return run
-
-
-@pytest.fixture
-def known(pai: Pai, server: FakePAI) -> FakePAI:
-    """A server that the user has added as ``lab``."""
-    assert pai("cluster", "add", "lab", server.url, stdin=TOKEN)[0] == 0
-    server.requests.clear()
-    return server
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> str:
-    """A job file without findings."""
-    path = tmp_path / "job.yaml"
-    path.write_text(JOB.format(name="one"))
-    return str(path)
 
 
 def test_adding_and_listing_clusters(pai: Pai, server: FakePAI, home: Path) -> None:
@@ -83,7 +49,7 @@ def test_a_token_that_the_cluster_refuses_is_not_stored(
     assert "does not accept the token" in err
     assert not (home / ".openpai").exists()
     code, _, err = pai("cluster", "add", "lab", server.url, stdin="bad-token")
-    assert (code, "give --user" in err) == (2, True)
+    assert (code, "does not accept the token" in err) == (3, True)
     code, _, err = pai("cluster", "add", "lab", server.url, stdin="")
     assert (code, "nothing came through the pipe" in err) == (2, True)
 
@@ -97,14 +63,6 @@ def test_logging_in(pai: Pai, openpai: FakePAI, home: Path) -> None:
     text = (home / ".openpai/clusters.yaml").read_text()
     assert TOKEN in text
     assert PASSWORD not in text
-
-
-def test_the_token_from_the_environment_comes_first(
-    pai: Pai, known: FakePAI, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PAI_TOKEN", "token-of-bob")
-    assert pai("job", "list")[0] == 0
-    assert known.requests[0].headers["authorization"] == "Bearer token-of-bob"
 
 
 def test_a_password_in_the_sdks_file_logs_in(pai: Pai, openpai: FakePAI, home: Path) -> None:
@@ -275,8 +233,32 @@ def test_logs(pai: Pai, known: FakePAI) -> None:
     assert (code, out) == (0, "zero\n")
     code, _, err = pai("job", "logs", "one", "--follow", "--attempt", "0")
     assert (code, "leave out --attempt" in err) == (2, True)
+    code, _, err = pai("job", "logs", "one", "--attempt", "7")
+    assert (code, err) == (3, "error: job 'one' has no attempt 7: the newest is 0\n")
     known.jobs["alice", "one"].logs.clear()
     assert "no output yet" in pai("job", "logs", "one")[2]
+
+
+def test_following_right_after_a_submission(
+    pai: Pai, known: FakePAI, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        FollowLimits, "__init__", partialmethod(FollowLimits.__init__, interval=0.01)
+    )
+    assert pai("job", "submit", file)[0] == 0
+    job = known.jobs["alice", "one"]
+    job.tasks = {"worker": [task("worker", 0, "RUNNING", "one")]}
+    job.logs = {"worker:0": b"first\n"}
+    nothing: dict[str, object] = {"state": "WAITING", "tasks": {}}
+    job.states = deque([dict(nothing), dict(nothing), {"state": "RUNNING"}, {"state": "SUCCEEDED"}])
+    code, out, err = pai("job", "logs", "one", "--follow")
+    assert (code, out, err) == (0, "first\n", "WAITING, no tasks yet: waiting for them\n")
+    job.states = deque([{"state": "RUNNING"}])
+    code, _, err = pai("job", "logs", "one", "--follow", "--timeout", "0")
+    assert (code, "one has not ended after 0 h" in err) == (124, True)
+    job.states = deque([dict(nothing)])
+    code, out, err = pai("job", "logs", "one")
+    assert (code, out, err) == (0, "", "no output yet\n")
 
 
 @pytest.mark.parametrize(("state", "expected"), [("SUCCEEDED", 0), ("FAILED", 1), ("STOPPED", 5)])
@@ -305,9 +287,15 @@ def test_stopping_and_the_stored_file(pai: Pai, known: FakePAI, file: str) -> No
     assert known.jobs["alice", "one"].states[0]["state"] == "STOPPED"
 
 
-def test_the_exit_code_tells_a_refusal_from_silence(pai: Pai, known: FakePAI) -> None:
+def test_the_exit_code_tells_a_refusal_from_silence(
+    pai: Pai, known: FakePAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known.fault("GET", fake.say(403, b'{"code":"ForbiddenUserError","message":"no"}'))
     assert pai("job", "list")[0] == 3
+    monkeypatch.setattr(Limits, "__init__", partialmethod(Limits.__init__, backoff=0.01))
+    known.fault("GET", *[fake.say(500, b'{"message":"database"}')] * 4)
+    code, _, err = pai("job", "list")
+    assert (code, "the fault is the server's, not yours" in err) == (4, True)
     known.fault("GET", fake.page(200, "Sign in"))
     code, _, err = pai("job", "list")
     assert (code, "a web page titled 'Sign in'" in err) == (4, True)
@@ -373,6 +361,8 @@ def test_the_version(pai: Pai) -> None:
     [
         *("", "job", "cluster", "job submit", "job list", "job status", "job logs", "job wait"),
         *("job stop", "job config", "job validate", "job run-local", "cluster add"),
+        *("job show", "job clone", "job ssh", "job attempts", "job events", "job tag", "job untag"),
+        *("cluster info", "cluster virtual-clusters", "cluster storages", "cluster skus"),
     ],
 )
 def test_help(pai: Pai, command: str) -> None:

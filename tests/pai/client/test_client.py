@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from ggs.errors import ConfigurationError, PAIError, ServerRefusedError, UnreachableError
 from ggs.pai.client import status, transport
 from ggs.pai.client.clusters import Cluster
+from ggs.pai.client.job_filter import JobFilter
 from ggs.pai.client.responses import Response, complaints, refusal
 from ggs.pai.client.rest import Client
 from ggs.pai.client.transport import Limits
@@ -59,8 +60,8 @@ def test_jobs_are_listed_by_user_newest_first(server: FakePAI, client: Client) -
     server.add_job("foreign", user="bob")
     assert [job["name"] for job in client.jobs()] == ["new", "old"]
     assert [job["name"] for job in client.jobs(limit=1)] == ["new"]
-    assert [job["name"] for job in client.jobs("bob")] == ["foreign"]
-    assert client.jobs(state="RUNNING") == []
+    assert [job["name"] for job in client.jobs(JobFilter(users=["bob"]))] == ["foreign"]
+    assert client.jobs(JobFilter(states=["RUNNING"])) == []
     assert all("username=" in request.path for request in server.sent("GET"))
 
 
@@ -240,6 +241,8 @@ PASSING = {
     "broken off": fake.truncate,
     "proxy": fake.page(502),
     "overload": fake.say(503, b'{"message":"later"}'),
+    "failure": fake.say(500, b'{"code":"UnknownError","message":"connect ECONNREFUSED"}'),
+    "failure without a word": fake.say(500, b""),
 }
 # Faults that stay: asking again does not help.
 STAYING = {
@@ -271,6 +274,39 @@ def test_reading_is_not_repeated_for_ever(server: FakePAI, client: Client, fault
         client.jobs()
     assert len(server.sent("GET")) == 3
     one_line(error)
+
+
+def test_a_failure_of_the_server_is_told_as_one(server: FakePAI, client: Client) -> None:
+    said = b'{"code":"UnknownError","message":"connect ECONNREFUSED 10.0.0.1:5432"}'
+    server.add_job("one")
+    for method, ask in (("GET", client.jobs), ("GET", lambda: client.job("one"))):
+        server.fault(method, *[fake.say(500, said)] * 3)
+        with pytest.raises(
+            UnreachableError, match=r"OpenPAI's server failed with .*\(500: connect"
+        ):
+            ask()
+    server.fault("PUT", *[fake.say(500, said)] * 2)
+    client.stop("one")
+    server.fault("GET", *[fake.page(502)] * 3)
+    with pytest.raises(UnreachableError) as error:
+        client.jobs()
+    assert one_line(error) == (
+        "OpenPAI's server is not available: a proxy before it answers with a page titled "
+        "'502 Bad Gateway' (status 502): try again later, and tell an administrator if it lasts"
+    )
+
+
+def test_an_attempt_that_is_not_there(server: FakePAI, client: Client) -> None:
+    server.add_job("one", attempts=3, lost=frozenset({1}))
+    assert client.job("one", attempt=0)["jobStatus"]["attemptId"] == 0
+    with pytest.raises(ServerRefusedError) as error:
+        client.job("one", attempt=7)
+    assert error.value.code == "NoAttemptError"
+    assert one_line(error) == "job 'one' has no attempt 7: the newest is 2"
+    with pytest.raises(ServerRefusedError, match="has not kept attempt 1 of job 'one': the newest"):
+        client.job("one", attempt=1)
+    with pytest.raises(ServerRefusedError, match="there is no job 'two' on this cluster"):
+        client.job("two", attempt=7)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ggs.errors import PAIError, UnreachableError
 from ggs.pai.client import status
 from ggs.pai.client.clusters import Cluster
+from ggs.pai.client.job_filter import JobFilter
 from ggs.pai.client.responses import Response, complaints, refusal
 from ggs.pai.client.rest import Client
 from ggs.pai.client.transport import Limits
@@ -170,7 +171,7 @@ def test_no_text_in_an_address_is_a_crash(port: Port, asking: Client, text: str)
     calls: list[Callable[[], object]] = [
         lambda: asking.log_addresses("/api/v2/jobs/" + text),
         lambda: asking.job(text),
-        lambda: asking.jobs(text, keyword=text),
+        lambda: asking.jobs(JobFilter(users=[text], keyword=text)),
         lambda: read_address(asking, asking.cluster.uri + text),
         lambda: read_address(asking, f"http://{text}/"),
     ]
@@ -216,7 +217,7 @@ WRONG = {
     "deep mappings": (whole(b"200 OK", b'{"a":' * 10**6), "damaged or cut short"),
     "just deep enough for the reader": (whole(b"200 OK", b"[" * 900 + b"]" * 900), "damaged"),
     "a long number": (whole(b"200 OK", b"9" * 10**6), "damaged or cut short"),
-    "a long title": (whole(b"500 No", b"<title" * 10**6), "a web page came back"),
+    "a long title": (whole(b"500 No", b"<title" * 10**6), "answers with a page"),
     "no gzip": (whole(b"200 OK", b"[]", b"Content-Encoding: gzip"), "DecodingError"),
 }
 

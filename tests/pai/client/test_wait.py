@@ -115,7 +115,9 @@ def test_an_outage_is_waited_out(server: FakePAI, client: Client) -> None:
     server.fault("GET", *[fake.page(502)] * 7)
     outcome, _, lines, _ = follow(client)
     assert outcome is Outcome.SUCCEEDED
-    assert any(line.startswith("no answer, asking again: a web page") for line in lines)
+    assert any(
+        line.startswith("no answer, asking again: OpenPAI's server is not") for line in lines
+    )
 
 
 def test_an_outage_that_lasts_is_told(server: FakePAI, client: Client) -> None:

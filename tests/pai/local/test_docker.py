@@ -169,12 +169,40 @@ def test_an_image_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 # The docker library leaves the socket of a failed connection to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    "host",
+    [
+        "unix:///nowhere/no.sock",
+        *("tcp://127.0.0.1:1", "tcp://127.0.0.1:99999", "tcp://127.0.0.1:notaport"),
+        *(":notaport", "tcp://", "http://[::1", "tcp://a b:1", "ftp://127.0.0.1:1", "nonsense"),
+    ],
+)
 def test_no_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], host: str
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", host)
+    assert run_job(bash_job("true"), tmp_path, "docker").code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"no Docker engine answers at DOCKER_HOST={host} (" in line
+    assert "use --engine process" in line
+    gc.collect()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_certificates_of_an_engine_that_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
+    for name in ("ca.pem", "cert.pem", "key.pem"):
+        (tmp_path / name).write_text("none")
+    for name, value in {
+        "DOCKER_HOST": "tcp://127.0.0.1:1",
+        "DOCKER_TLS_VERIFY": "1",
+        "DOCKER_CERT_PATH": str(tmp_path),
+    }.items():
+        monkeypatch.setenv(name, value)
     assert run_job(bash_job("true"), tmp_path, "docker").code == 2
-    assert "use --engine process" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no Docker engine answers" in line
     gc.collect()
 
 
