@@ -11,8 +11,9 @@ from collections.abc import Mapping
 import yaml
 
 from ggs.launch.pai_names import role_key
-from ggs.pai.job import plugins
 from ggs.pai.job.model import Job
+from ggs.pai.job.plugin_scripts import prepare
+from ggs.pai.job.plugins import entries
 from ggs.pai.job.stored import in_container
 from ggs.pai.local.task_environment import TaskId
 
@@ -88,8 +89,8 @@ def task_files(
     role = role_key(task.role)
     secrets = in_container(job.secrets) if job.secrets else None
     first = task == TaskId(next(iter(job.task_roles)), 0)
-    for number, entry in enumerate(plugins.entries(stored, role)):
-        scripts = plugins.prepare(entry, stored, secrets, role, first_task=first)
+    for number, entry in enumerate(entries(stored, role)):
+        scripts = prepare(entry, stored, secrets, role, first_task=first)
         if scripts.name in _NOT_HERE:
             notes.append(f"{task}: the runtime plugin {scripts.name} is not run here")
             continue

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ggs.launch.pai_names import role_key
 from ggs.pai.job import plugins
 from ggs.pai.job.document import Path
+from ggs.pai.job.plugin_scripts import PluginScripts, prepare
 from ggs.pai.job.plugins import PluginEntry
 from ggs.pai.job.stored import InitFailure, in_container
 from ggs.pai.validate.finding import JobView, Violation, rule
@@ -90,11 +91,11 @@ def plugin_init(view: JobView) -> Iterator[Violation]:
 def plugin_skipped(view: JobView) -> Iterator[Violation]:
     """As plugin-init, where failurePolicy is ignore and the failure is one of the plugin's own script."""
     for entry, outcome in _prepared(view):
-        if isinstance(outcome, plugins.PluginScripts) and outcome.failure:
+        if isinstance(outcome, PluginScripts) and outcome.failure:
             yield Violation(entry.path, outcome.failure)
 
 
-def _prepared(view: JobView) -> Iterator[tuple[PluginEntry, plugins.PluginScripts | InitFailure]]:
+def _prepared(view: JobView) -> Iterator[tuple[PluginEntry, PluginScripts | InitFailure]]:
     """Each plugin of each role, and what comes of it."""
     secrets = in_container(view.secrets) if view.secrets else None
     first = next(iter(view.roles), None)
@@ -105,9 +106,7 @@ def _prepared(view: JobView) -> Iterator[tuple[PluginEntry, plugins.PluginScript
         try:
             yield (
                 entry,
-                plugins.prepare(
-                    entry, view.in_container, secrets, role_key(role), first_task=first_task
-                ),
+                prepare(entry, view.in_container, secrets, role_key(role), first_task=first_task),
             )
         except InitFailure as failure:
             yield entry, failure

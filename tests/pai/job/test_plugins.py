@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from ggs.pai.job import plugins
-from ggs.pai.job.plugins import PluginScripts, ReferenceFailure, TextFailure
+from ggs.pai.job.plugin_scripts import PluginScripts, prepare
+from ggs.pai.job.plugins import ReferenceFailure, TextFailure
 from ggs.pai.job.stored import InitFailure, read_in_container
 
 PREFIX = "com.microsoft.pai.runtimeplugin"
@@ -23,7 +24,7 @@ def prepared(entry: dict[str, Any], first_task: bool = True, **top: Any) -> Plug
     }
     stored = read_in_container(yaml.safe_dump(job, sort_keys=False))
     (found,) = plugins.entries(stored, "worker")
-    return plugins.prepare(found, stored, {"key": "p&w"}, "worker", first_task=first_task)
+    return prepare(found, stored, {"key": "p&w"}, "worker", first_task=first_task)
 
 
 def cmd(*commands: object, **top: Any) -> str:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from ggs.pai.job.document import MAX_BYTES, DocumentError, load, read_text, walk
 from ggs.pai.validate import RULES, report, validate
+from ggs.pai.validate.behaviour import BEHAVIOURS
 from ggs.pai.validate.catalogue import markdown
 from ggs.pai.validate.finding import Finding, Target
 from ggs.pai.validate.run_rules import refusal
@@ -224,6 +225,7 @@ def test_a_job_file_is_checked_without_torch() -> None:
 
 
 def test_the_documents_list_every_check() -> None:
+    assert set(BEHAVIOURS) == set(RULES)
     page = Path(__file__).parents[3] / "docs" / "job-file-checks.md"
     assert page.read_text() == markdown(), (
         "python -m ggs.pai.validate.catalogue > docs/job-file-checks.md"
