@@ -203,12 +203,9 @@ class Storage(OpenModel):
 
 
 class Plugin(OpenModel):
-    """A runtime plugin: ssh, tensorboard, cmd, git. `taskroles`: only those roles run it."""
+    """A runtime plugin: ssh, tensorboard, cmd, git. What else it has is for `ggs.pai.job.plugins`."""
 
     plugin: Text
-    parameters: dict[str, Any] = {}
-    failure_policy: Text = "fail"
-    taskroles: list[Text] | None = None
 
 
 class HivedRole(OpenModel):

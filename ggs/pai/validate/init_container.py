@@ -75,11 +75,28 @@ def plugin_init(view: JobView) -> Iterator[Violation]:
     text, reads it as YAML, and hands it to the plugin's own script. Both kinds of quotes in one text, or an
     apostrophe in a value that is inserted, break the YAML; git without repo_uri, cmd with callbacks beside
     preCommands, and a command that is not text fail in the script."""
+    yield from _before_any_plugin(view)
     for entry, outcome in _prepared(view):
         if isinstance(outcome, plugins.TextFailure):
             yield Violation(entry.path, str(outcome), _ONE_QUOTE)
         elif isinstance(outcome, InitFailure) and not isinstance(outcome, plugins.ReferenceFailure):
             yield Violation(entry.path, str(outcome))  # of references the template rules speak
+
+
+def _before_any_plugin(view: JobView) -> Iterator[Violation]:
+    """Roles whose list of plugins cannot be made, though the server takes the file and finds the role."""
+    stored = view.in_container
+    known = stored.get("taskRoles") if isinstance(stored, dict) else None
+    if view.refusals or not isinstance(known, dict):
+        return
+    named = [item.get("name") for _, item in view.prerequisites]
+    for role in view.roles:
+        listed = view.sequence("taskRoles", role, "prerequisites")
+        try:
+            plugins.entries(stored, role_key(role))
+        except InitFailure as failure:
+            if role_key(role) in known and all(name in named for name in listed):
+                yield Violation(("taskRoles", role), str(failure))
 
 
 @rule(

@@ -217,7 +217,7 @@ def wrong_type(view: JobView) -> Iterator[Violation]:
 )
 def extras_type(view: JobView) -> Iterator[Violation]:
     """storages is a list of mappings with a name, com.microsoft.pai.runtimeplugin a list of
-    mappings with plugin and a mapping of parameters."""
+    mappings with plugin."""
     for path, error in view.refusals:
         if path[:1] != ("extras",) or path[1:2] == ("hivedScheduler",) or len(path) == 1:
             continue
