@@ -1,7 +1,7 @@
 """GGS as plainly as it can be said: N workers in one process, no flat buffers, no wire, no swaps.
 
 The fast path is compared with this twin. It keeps N whole models; worker i's optimizer steps on its own
-copy, the difference is its update, and the copy is set back before the exchange.
+copy, the difference to where all were is its update, and the copy is set back before the exchange.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,6 +47,7 @@ class Reference:
         density: float | Callable[[int], float],
         decoupled_decay: float = 0.0,
         per_tensor: bool = False,
+        every: int = 1,
     ) -> None:
         self.models = [build() for _ in range(size)]
         self.optimizers = [make_optimizer(list(m.parameters())) for m in self.models]
@@ -56,28 +57,36 @@ class Reference:
             for model in self.models
         ]  # fmt: skip
         self.residuals = [[torch.zeros_like(p) for p in shared] for shared in self.shared]
+        self.points = [[p.detach().clone() for p in shared] for shared in self.shared]
         self.density, self.decay, self.per_tensor = density, decoupled_decay, per_tensor
+        self.every = every
         self.steps = 0
 
     @torch.no_grad()
     def step(self) -> None:
-        """One step, from the gradients that every model holds."""
-        for optimizer, shared, residual in zip(
-            self.optimizers, self.shared, self.residuals, strict=True
+        """One step, from the gradients that every model holds; what it moved is exchanged every so often."""
+        for optimizer, shared, points in zip(
+            self.optimizers, self.shared, self.points, strict=True
         ):
-            for p in shared:
+            for p in [*shared, *points]:
                 p.mul_(1 - optimizer.param_groups[0]["lr"] * self.decay)
-            before = [p.clone() for p in shared]
             optimizer.step()
-            for p, w, r in zip(shared, before, residual, strict=True):
-                r += p - w
-                p.copy_(w)
-        density = self.density(self.steps) if callable(self.density) else self.density
+        self.steps += 1
+        if self.steps % self.every == 0:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        for shared, points, residual in zip(self.shared, self.points, self.residuals, strict=True):
+            for p, point, r in zip(shared, points, residual, strict=True):
+                r += p - point
+                p.copy_(point)
+        density = self.density(self.steps - 1) if callable(self.density) else self.density
         sent = [self._select(residual, density) for residual in self.residuals]
-        for shared in self.shared:
+        for shared, points in zip(self.shared, self.points, strict=True):
             for i, p in enumerate(shared):
                 p += torch.stack([s[i] for s in sent]).mean(0)
-        self.steps += 1
+            for p, point in zip(shared, points, strict=True):
+                point.copy_(p)
 
     def _select(self, residual: list[Tensor], density: float) -> list[Tensor]:
         """Take the largest elements out of a worker's residual; zeros elsewhere."""

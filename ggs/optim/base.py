@@ -6,7 +6,7 @@ gradient clipping and accumulation, and gradient scalers work on it as on any op
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -149,7 +149,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.inner.param_groups = self.param_groups  # whoever replaced ours meant both
         check_frozen(self.shared, self._frozen)
 
-        before = self.collectives.bytes_sent, self.collectives.bytes_received
+        self._advance()
+        return loss
+
+    def _advance(self) -> None:
+        """Take or skip the step, as all workers do, and record it."""
+        before = self._bytes()
         # Agree: until here nothing has changed on any worker.
         digest = self._digest()
         has_gradient = self._agree_on_gradients(digest)
@@ -159,31 +164,53 @@ class DistributedOptimizer(torch.optim.Optimizer):
         else:  # capture, select, exchange, apply
             selected = self._take_step(has_gradient, digest.density)
             self._running.keep()
-        self._record(has_gradient is not None, selected, before)
-        return loss
+        taken = has_gradient is not None
+        self._record(before, selected, [not taken], steps=taken, skipped=not taken, exchanged=taken)
+
+    def _bytes(self) -> tuple[int, int]:
+        """Sent and received by this worker until now."""
+        return self.collectives.bytes_sent, self.collectives.bytes_received
 
     @torch.no_grad()
     def _agree_on_gradients(self, digest: StepDigest) -> HasGradient | None:
         """Which shared parameters have a gradient on any worker; None where one is not finite anywhere."""
-        gradients = [
-            p.grad for group in self.param_groups for p in group["params"] if p.grad is not None
-        ]
-        found_inf, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
-        finite = found_inf is None or not bool(found_inf)
-        if found_inf is None or scale is None:  # else the scaler has looked at them just now
-            finite = finite and all_finite(gradients)
-        votes = [not finite, *(p.grad is not None for _, p in self.shared)]
+        votes = [not self._finite_here(), *self._gradients_here()]
         step = self.statistics.step
         skip, *has_gradient = agree(self.collectives, self.device, step, digest, votes)
         if skip:
             return None
-        if scale is not None:
-            unscale_(gradients, scale)
+        self._unscale()
         return {p: has for (_, p), has in zip(self.shared, has_gradient, strict=True)}
 
+    def _gradients_here(self) -> list[bool]:
+        """Which shared parameters have a gradient on this worker."""
+        return [p.grad is not None for _, p in self.shared]
+
+    def _gradients(self) -> list[Tensor]:
+        return [
+            p.grad for group in self.param_groups for p in group["params"] if p.grad is not None
+        ]
+
+    def _finite_here(self) -> bool:
+        """Whether all gradients of this worker are finite, as far as a gradient scaler has not said so."""
+        found_inf, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
+        finite = found_inf is None or not bool(found_inf)
+        if found_inf is None or scale is None:  # else the scaler has looked at them just now
+            finite = finite and all_finite(self._gradients())
+        return finite
+
+    def _unscale(self) -> None:
+        if (scale := getattr(self, "grad_scale", None)) is not None:
+            unscale_(self._gradients(), scale)
+
     def _agree_to_consolidate(self) -> None:
-        votes = [False] * (1 + len(self.shared))
+        votes = [False] * (self._steps_of_a_vote + len(self.shared))
         agree(self.collectives, self.device, self.statistics.step, None, votes)
+
+    @property
+    def _steps_of_a_vote(self) -> int:
+        """Steps between two meetings of the workers: in each they tell of all."""
+        return 1
 
     def _digest(self) -> StepDigest:
         """What the workers must agree on before this step. Raises where a schedule is out of range."""
@@ -202,22 +229,41 @@ class DistributedOptimizer(torch.optim.Optimizer):
         ``density`` is the digest's.
         """
 
-    def _record(self, taken: bool, selected: int, bytes_before: tuple[int, int]) -> None:
-        """Note what the step did. Raises NonFiniteError where too many in a row were skipped."""
+    def _record(
+        self,
+        bytes_before: tuple[int, int],
+        selected: int,
+        skips: Sequence[bool],
+        *,
+        steps: int,
+        skipped: bool,
+        exchanged: bool,
+    ) -> None:
+        """Note what was done. Raises NonFiniteError where too many steps in a row were skipped.
+
+        Args:
+            skips: of each step that the workers have agreed on in this one, whether any skipped it.
+            steps: how many are counted.
+        """
         last, (sent, received) = self.statistics, bytes_before
+        in_a_row = most = last.consecutive_skips
+        for skip in skips:
+            in_a_row = in_a_row + 1 if skip else 0
+            most = max(most, in_a_row)
         self.statistics = StepStatistics(
-            step=last.step + taken,
+            step=last.step + steps,
+            exchanged=exchanged,
             bytes_sent=self.collectives.bytes_sent - sent,
             bytes_received=self.collectives.bytes_received - received,
             selected=selected,
             numel=last.numel,
-            skipped=not taken,
-            consecutive_skips=0 if taken else last.consecutive_skips + 1,
-            skipped_steps=last.skipped_steps + (not taken),
+            skipped=skipped,
+            consecutive_skips=in_a_row,
+            skipped_steps=last.skipped_steps + sum(skips),
         )
-        if self.statistics.consecutive_skips >= self._max_consecutive_skips:
+        if skips and most >= self._max_consecutive_skips:
             raise NonFiniteError(
-                f"{self.statistics.consecutive_skips} steps in a row had a NaN or infinite gradient on "
+                f"{most} steps in a row had a NaN or infinite gradient on "
                 "some worker, after step "
                 f"{last.step}: lower the learning rate, clip gradients, or check the input data"
             )
@@ -235,7 +281,20 @@ class DistributedOptimizer(torch.optim.Optimizer):
     @property
     def agreement_bytes(self) -> list[int]:
         """Bytes of each message with which the workers agree in a step."""
-        return [agreement_bytes(len(self.shared))]
+        return [agreement_bytes(len(self.shared), self._steps_of_a_vote)]
+
+    def shared_weights(self) -> dict[str, Tensor]:
+        """What is the same bits on all workers: the shared parameters, by name, as the last exchange left
+        them. To read.
+        """
+        return {name: parameter.detach() for name, parameter in self.shared}
+
+    def exchange_now(self) -> None:
+        """Exchange what local steps (``ggs.GGS(..., every=H)``) have gathered since the last exchange; a
+        collective. Without local steps, or right after an exchange, there is nothing to do.
+        """
+        self._check_outside("exchange_now()")
+        self._record(self._bytes(), 0, [], steps=0, skipped=False, exchanged=False)
 
     @contextmanager
     def consolidated(self, calibration: Iterable[Any] | None = None) -> Iterator[None]:

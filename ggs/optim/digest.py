@@ -10,6 +10,8 @@ from ggs.errors import MismatchError
 
 _CHECKSUM_BYTES = 8
 """A checksum of the step's digest, and its complement."""
+DECAYS = "learning rate times decoupled weight decay is"
+"""What shrinks the weights on every worker alike, for a person."""
 
 
 @dataclass(frozen=True)
@@ -21,17 +23,23 @@ class StepDigest:
     """What the rates are, for a person: "learning rates are"."""
     density: float | None = None
     """The share of elements that is sent; None where all are."""
+    call: str = "step()"
+    """What the workers are in, for a person."""
+    local_steps: int = 1
+    """Steps of which the updates are exchanged; the rates are all theirs."""
 
     def __str__(self) -> str:
-        density = [] if self.density is None else [f"density is {self.density}"]
-        return ", ".join(density + [f"{self.meaning} {list(self.rates)}"] * bool(self.rates))
+        parts = [] if self.call == "step()" else [f"in {self.call}"]
+        parts += [] if self.local_steps == 1 else [f"{self.local_steps} local steps"]
+        parts += [] if self.density is None else [f"density is {self.density}"]
+        return ", ".join(parts + [f"{self.meaning} {list(self.rates)}"] * bool(self.rates))
 
 
-def agreement_bytes(parameters: int) -> int:
-    """Bytes that the workers all-reduce to agree on a step: whether gradients are finite, which of so many
-    shared ``parameters`` have one, and where in which schedule they are.
+def agreement_bytes(parameters: int, every: int = 1) -> int:
+    """Bytes that the workers all-reduce to agree on an exchange: whether gradients were finite in each of
+    its ``every`` steps, which of so many shared ``parameters`` had one, and where in which schedule they are.
     """
-    return 1 + parameters + _CHECKSUM_BYTES
+    return every + parameters + _CHECKSUM_BYTES
 
 
 def agree(
@@ -82,5 +90,5 @@ def _disagreement(
             )
     return (
         f"the workers do not agree on step {step}: here {digest}; schedule learning "
-        "rate, weight decay and density alike on every worker"
+        "rate, weight decay and density alike on every worker, and let all make the same calls"
     )

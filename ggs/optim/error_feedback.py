@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ggs.checks import check_whole
 from ggs.dist.process_group import Group
-from ggs.errors import CheckpointError, ConfigurationError, NonFiniteError
+from ggs.errors import CheckpointError, ConfigurationError, NonFiniteError, UnsupportedError
 from ggs.exchange import create
 from ggs.exchange.base import ExchangeTask, Update
 from ggs.exchange.create import ExchangeName
@@ -33,6 +33,8 @@ class ResidualOptimizer(DistributedOptimizer):
     documented for ``ggs.GGS``.
     """
 
+    _takes_local_steps = False
+
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
@@ -40,6 +42,7 @@ class ResidualOptimizer(DistributedOptimizer):
         density: float | DensitySchedule = 0.001,
         *,
         warmup_steps: int = 0,
+        every: int = 1,
         scope: Scope = "global",
         values: str = "fp32",
         exchange: ExchangeName = "auto",
@@ -53,11 +56,13 @@ class ResidualOptimizer(DistributedOptimizer):
         if scope not in get_args(Scope):
             raise ConfigurationError(f"scope is {scope!r}: choose 'global' or 'tensor'")
         check_format(values)
+        self._check_every(every, exchange)
         check_whole("dense_below", dense_below, least=0)
         create.check(exchange, workers_per_node)
         settings = {
             "density": "a schedule" if callable(density) else float(density),
             "warmup_steps": warmup_steps,
+            "every": every,
             "scope": scope,
             "values": values,
             "exchange": exchange,
@@ -86,6 +91,21 @@ class ResidualOptimizer(DistributedOptimizer):
         self._exchange = create.create(exchange, self.collectives, task, workers_per_node)
         self._first_exchange_state = copy.deepcopy(self._exchange.state)
 
+    def _check_every(self, every: int, exchange: str) -> None:
+        check_whole("every", every, least=1)
+        if every > 1 and not self._takes_local_steps:
+            raise UnsupportedError(
+                f"{type(self).__name__} cannot take local steps, every is {every}: one optimizer, the same "
+                "on all workers, steps on what was exchanged; use GGS, or every=1"
+            )
+        if every > 1 and exchange == "hierarchical":
+            raise UnsupportedError(
+                f"every is {every} and exchange is 'hierarchical', which averages the gradients of a node "
+                "in every step: choose 'auto', 'allgather' or 'split', or every=1"
+            )
+        self.every = every
+        """Steps from one exchange to the next."""
+
     @property
     def flat(self) -> FlatParameters:
         """The shared parameters as one index space."""
@@ -105,11 +125,17 @@ class ResidualOptimizer(DistributedOptimizer):
         if self._exchange.node is not None:
             average_gradients([p for p, has in has_gradient.items() if has], self._exchange.node)
         self._capture(has_gradient)
-        # Select and exchange: tensors below dense_below whole, of the others the largest elements, which
-        # are sent and received while they are applied.
+        return self._send(has_gradient, density)
+
+    def _send(self, has_gradient: HasGradient, density: float) -> int:
+        """Exchange that share of the residual and apply it; return how many elements this worker sent.
+
+        Tensors below dense_below whole, of the others the largest elements, which are sent and received
+        while they are applied.
+        """
         dense_sum = self._sum_dense()
         counts = [selected_count(numel, density) for _, numel in self._segments]
-        updates = self._exchange.run(counts, self.statistics.step)
+        updates = self._exchange.run(counts, self.statistics.step // self.every)
         self._apply(dense_sum, updates, has_gradient)
         return self._exchange.selected + len(self._dense)
 
@@ -144,6 +170,7 @@ class ResidualOptimizer(DistributedOptimizer):
             density = float("nan")
         return {
             "density": f"{density:.4g}",
+            **({"every": str(self.every)} if self.every > 1 else {}),
             "values": repr(self._values),
             "exchange": repr(self._exchange_name),
         }

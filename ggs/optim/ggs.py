@@ -18,12 +18,11 @@ from torch import Tensor
 from ggs.exchange.base import Update
 from ggs.optim.base import HasGradient
 from ggs.optim.capture import UpdateCapture, weight_decay_applied, weight_decay_kind
-from ggs.optim.digest import StepDigest
-from ggs.optim.error_feedback import ResidualOptimizer
-from ggs.optim.gradients import all_finite
+from ggs.optim.digest import DECAYS, StepDigest
+from ggs.optim.rounds import RoundOptimizer
 
 
-class GGS(ResidualOptimizer):
+class GGS(RoundOptimizer):
     """A torch optimizer that exchanges only the largest part of its accumulated updates.
 
     >>> optimizer = ggs.GGS(torch.optim.Adam(model.parameters()), model, density=0.001)
@@ -44,6 +43,9 @@ class GGS(ResidualOptimizer):
             (0, 1, …) to that share.
         warmup_steps: steps over which the density falls exponentially from 1; only with a number as
             ``density``.
+        every: steps from one exchange to the next. Above 1 the optimizer moves each worker's own weights in
+            between (local steps), and the sum of these updates is exchanged as one; replicas are equal at
+            the exchanges. See ``exchange_now``.
         scope: ``"global"`` selects the largest elements of the whole model, ``"tensor"`` the same share
             of every tensor.
         values: how a selected value travels: "fp32", "bf16", "int8", "int4", "sign", or "fp64" for
@@ -75,18 +77,14 @@ class GGS(ResidualOptimizer):
             for group in self.param_groups
             if weight_decay_kind(self.inner, group) == "decoupled"
         )
-        meaning = "learning rate times decoupled weight decay is"
-        return StepDigest(shrinking, meaning, super()._digest().density)
+        return StepDigest(shrinking, DECAYS, super()._digest().density)
 
     def _capture(self, has_gradient: HasGradient) -> None:
         self._flat.check_in_place()
         with weight_decay_applied(self.inner, self.param_groups, has_gradient):
             self._update_capture.step()
-        if not all_finite([parameter for _, parameter in self._locals]):
-            for name, parameter in self._locals:
-                self._require_finite(name, parameter)
-        if len(self._dense):
-            self._require_finite("the whole tensors below dense_below", self._dense)
+        self._check_locals()
+        self._check_dense()
 
     def _apply(
         self, dense_sum: Tensor | None, updates: Iterable[Update], has_gradient: HasGradient

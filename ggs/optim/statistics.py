@@ -8,9 +8,13 @@ class StepStatistics:
     """The last step of one worker, or none yet. Bytes are what it put on, or took off, the network."""
 
     step: int = 0
-    """Steps applied so far, this one included; a skipped step is not counted."""
+    """Steps applied so far, this one included; a skipped step is not counted. With local steps, where a
+    worker may leave out a step that others take, all are."""
+    exchanged: bool = False
+    """Whether the workers exchanged anything in this step: not in a skipped one, nor in a local one that
+    others follow before the next exchange."""
     bytes_sent: int = 0
-    """Bytes sent in this step, every header and flag counted."""
+    """Bytes sent in this step, every header and flag counted; 0 in a local step."""
     bytes_received: int = 0
     """Bytes received in this step."""
     selected: int = 0
@@ -18,11 +22,13 @@ class StepStatistics:
     numel: int
     """Shared elements: all parameters except the local ones of batch-norm layers."""
     skipped: bool = False
-    """True when a worker had a NaN or an infinite gradient, so that none took the step."""
+    """True when a worker had a NaN or an infinite gradient, so that none took the step. With local steps:
+    when this worker had one and left the step out."""
     consecutive_skips: int = 0
-    """Steps skipped in a row, this one included."""
+    """Steps skipped in a row, this one included. With local steps: those that any worker left out, up to
+    the last exchange, which is where the others learn of it."""
     skipped_steps: int = 0
-    """Steps skipped since the start."""
+    """The same since the start."""
 
     @property
     def density(self) -> float:

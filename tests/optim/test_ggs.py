@@ -165,6 +165,7 @@ def test_equals_the_plain_twin(
     if model_name == "frozen":  # the twin has no notion of frozen parameters
         twin.shared = [[p for p in shared if p.requires_grad] for shared in twin.shared]
         twin.residuals = [[torch.zeros_like(p) for p in shared] for shared in twin.shared]
+        twin.points = [[p.detach().clone() for p in shared] for shared in twin.shared]
     assert_equals_twin(results, twin, steps)
 
 

@@ -247,7 +247,7 @@ def test_smoke_job(ggs_image: str, root: Path, tmp_path: Path) -> None:
         output = process.communicate()[0]
     assert process.returncode == 0, output
     assert "2 workers" in (tmp_path / "attempt-0/worker-0.log").read_text()
-    assert "job SUCCEEDED after 1 attempt" in output
+    assert "job SUCCEEDED after 1 attempt" in output, output
 
 
 def test_smoke_job_with_a_killed_worker(ggs_image: str, root: Path, tmp_path: Path) -> None:
