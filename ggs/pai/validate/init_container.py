@@ -68,7 +68,7 @@ def _entries(view: JobView) -> Iterator[tuple[str, PluginEntry]]:
     "plugin-init",
     "error",
     consequence=_ACCEPTED,
-    fix="put the commands into a script of the image, or write them without the characters or keys at fault",
+    fix="correct the parameter that the message names",
 )
 def plugin_init(view: JobView) -> Iterator[Violation]:
     """The init container writes a plugin's parameters as Python does, replaces references in that

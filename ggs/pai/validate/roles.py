@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ggs.launch.pai_names import role_key
 from ggs.pai.job.document import Path
 from ggs.pai.validate.finding import JobView, Violation, rule
+from ggs.pai.validate.init_container import INIT_FAILS
 
 _NAME = re.compile(r"[a-z0-9]{1,63}")
 _SCHEMA_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
@@ -37,7 +38,9 @@ def role_name(view: JobView) -> Iterator[Violation]:
         elif _is_lost(view, role):
             message = f"the init container reads {role!r} as a truth value or null, not as text"
             fix = "choose another name, or put it between quotes"
-            yield Violation(("taskRoles", role), message, fix)
+            yield Violation(
+                ("taskRoles", role), message, fix, f"the server answers 202; then {INIT_FAILS}"
+            )
 
 
 def _is_lost(view: JobView, role: str) -> bool:
