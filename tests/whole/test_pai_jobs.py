@@ -5,7 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ggs.pai.job import plugins
+from ggs.pai.job.document import load
+from ggs.pai.job.edit import edit
 from ggs.pai.job.model import Job
+from ggs.pai.job.stored import read_in_container
 from ggs.pai.validate import Target, validate
 
 FILES = sorted((Path(__file__).parents[2] / "pai_jobs").glob("*.yaml"))
@@ -65,7 +69,10 @@ def test_every_parameter_has_an_effect(file: Path) -> None:
             assert [storage.target for storage in after.extras.storages or []] == ["/mnt/other"]
             assert "/mnt/other/" in commands
             assert str(value) not in commands
-            assert after.plugins("worker")[0].parameters["logdir"] == {"ggs": "/mnt/other/ggs"}
+            stored = read_in_container(edit(load(file), {name: new}).text)
+            (entry,) = plugins.entries(stored, "worker")
+            parameters = plugins.parameters(entry, stored, None, "worker")
+            assert parameters["logdir"] == {"ggs": "/mnt/other/ggs"}
         elif name == "nodes":
             assert role.instances == 7
         elif name == "gpus":

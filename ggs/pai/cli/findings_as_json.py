@@ -7,16 +7,16 @@ from typing import Any
 
 from ggs.pai.cli import terminal
 from ggs.pai.job.document import DocumentError, load
-from ggs.pai.validate import refusal, validate
+from ggs.pai.validate import Target, refusal, validate
 
 
-def report_as_json(files: Sequence[Path]) -> int:
+def report_as_json(files: Sequence[Path], target: Target) -> int:
     """Print a list with ``file``, ``findings`` or ``unreadable`` of each file; the worst is the exit code."""
     code = 0
     found: list[dict[str, Any]] = []
     for file in files:
         try:
-            findings = validate(load(file))
+            findings = validate(load(file), target=target)
         except DocumentError as error:
             findings = [refusal(error)]
         except OSError as error:

@@ -42,6 +42,7 @@ def clone(
     What --set changes is changed, everything else stays. The job may be somebody else's (USER~NAME);
     the new one is yours. Without --name it keeps its name, numbered on if you have that name already.
     """
+    from ggs.pai.cli.file_check import FileCheck
     from ggs.pai.cli.submit import check, send, show_dry_run
     from ggs.pai.client.connect import connect
     from ggs.pai.client.stored_file import to_document
@@ -55,10 +56,12 @@ def clone(
         if name is None:
             name = client.free_name(old_name) if client.exists(old_name) else old_name
         changed = edit(document, parse_settings(settings), name)
-        submission = prepare(check(changed, f"job {old_name!r}"))
+        checked = FileCheck()
+        submission = prepare(check(changed, f"job {old_name!r}", checked))
         if dry_run:
             show_dry_run(submission, as_json)
         else:
+            checked.settle(client)
             send(client, submission, cluster, as_json)
 
 

@@ -9,7 +9,17 @@ import typer
 
 from ggs.errors import ConfigurationError
 from ggs.pai.cli import terminal
-from ggs.pai.cli.options import ClusterOption, DryRun, File, Json, NewName, Settings, parse_settings
+from ggs.pai.cli.options import (
+    ClusterOption,
+    DryRun,
+    File,
+    Ignored,
+    Json,
+    NewName,
+    Settings,
+    TargetOption,
+    parse_settings,
+)
 
 if TYPE_CHECKING:
     from ggs.pai.job.document import Document
@@ -23,6 +33,8 @@ def submit(
     cluster: ClusterOption = None,
     settings: Settings = None,
     name: NewName = None,
+    target: TargetOption = None,
+    ignored: Ignored = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -30,16 +42,19 @@ def submit(
 
     Errors in the file stop it, warnings are printed. Prints the job's page and how to follow it.
     """
+    from ggs.pai.cli.file_check import FileCheck, parse_target
     from ggs.pai.cli.submit import read_checked, send, show_dry_run
     from ggs.pai.client.submission import prepare
 
-    job = prepare(read_checked(file, parse_settings(settings), name))
+    checked = FileCheck(parse_target(target), ignored or ())
+    job = prepare(read_checked(file, parse_settings(settings), name, checked))
     if dry_run:
         show_dry_run(job, as_json)
         return
     from ggs.pai.client.connect import connect
 
     with connect(cluster, terminal.warn, terminal.ask_secret) as client:
+        checked.settle(client)
         send(client, job, cluster, as_json)
 
 
@@ -48,21 +63,25 @@ def validate(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE…", help="Job files (protocol version 2).")
     ],
+    target: TargetOption = None,
     as_json: Json = False,
 ) -> None:
     """Check job files.
 
-    Reports everything that OpenPAI or LTP would refuse or get wrong, with the fix.
+    Reports everything that OpenPAI or LTP would refuse or get wrong, with the fix; --target leaves out what
+    only the other one minds.
 
     Exit code: 0 no error (warnings may be printed), 1 a file has errors, 2 a file cannot be read.
     """
     from ggs.pai import validate as validation
+    from ggs.pai.cli.file_check import parse_target
 
+    system = parse_target(target) or "both"
     if as_json:
         from ggs.pai.cli.findings_as_json import report_as_json
 
-        raise typer.Exit(report_as_json(files))
-    raise typer.Exit(validation.report(files))
+        raise typer.Exit(report_as_json(files, system))
+    raise typer.Exit(validation.report(files, target=system))
 
 
 @app.command("run-local")

@@ -34,6 +34,20 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of the file; repeatable."),
 ]
+TargetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="openpai|ltp|both",
+        help="What the file is for. [default: both; when submitting, the cluster's]",
+    ),
+]
+Ignored = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ignore", metavar="CHECK", help="Submit in spite of this check's errors; repeatable."
+    ),
+]
 NewName = Annotated[str | None, typer.Option("--name", help="Another name for the job.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print what would be sent, and send nothing.")

@@ -1,25 +1,24 @@
 """What ``pai job submit`` does between reading the file and printing the job's page."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from ggs.errors import ConfigurationError, ServerRefusedError
 from ggs.pai.cli import terminal
+from ggs.pai.cli.file_check import FileCheck
 from ggs.pai.client import submission
 from ggs.pai.client.rest import Client
 from ggs.pai.client.submission import Submission
 from ggs.pai.job.document import Document, DocumentError, load
 from ggs.pai.job.edit import edit
 
-if TYPE_CHECKING:
-    from ggs.pai.validate import Finding
 
-
-def read_checked(file: Path, parameters: Mapping[str, str], name: str | None) -> Document:
+def read_checked(
+    file: Path, parameters: Mapping[str, str], name: str | None, checked: FileCheck
+) -> Document:
     """The file, changed as asked. Prints what ``pai job validate`` would say; exits with 1 for an error."""
     from ggs.pai.validate import refusal
 
@@ -28,26 +27,17 @@ def read_checked(file: Path, parameters: Mapping[str, str], name: str | None) ->
     except OSError as error:
         raise ConfigurationError(f"{file}: {error.strerror}") from None
     except DocumentError as error:
-        _report(str(file), [refusal(error)])
-        raise AssertionError("unreachable: a refusal is an error") from None
-    return check(document, str(file))
+        checked.report(str(file), [refusal(error)])
+        raise ConfigurationError(f"{error}; a file that cannot be read cannot be sent") from None
+    return check(document, str(file), checked)
 
 
-def check(document: Document, source: str) -> Document:
+def check(document: Document, source: str, checked: FileCheck) -> Document:
     """Print what ``pai job validate`` would say of the document; exits with 1 for an error."""
     from ggs.pai.validate import validate
 
-    _report(source, validate(document))
+    checked.report(source, validate(document, target=checked.target or "both"))
     return document
-
-
-def _report(source: str, findings: "Sequence[Finding]") -> None:
-    for finding in findings:
-        path = f"{finding.path}: " if finding.path else ""
-        message = f"{source}:{finding.line}: {path}{finding.message}: {finding.fix}"
-        (terminal.fail if finding.severity == "error" else terminal.warn)(message)
-    if any(finding.severity == "error" for finding in findings):
-        raise typer.Exit(1)
 
 
 def submit_under_a_free_name(client: Client, job: Submission) -> tuple[Submission, str]:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from ggs.errors import PAIError, UnreachableError
 from ggs.pai.client.rest import Client
-from ggs.pai.client.submission import MASK
+from ggs.pai.job.stored import MASK
 
 SECRET_FIELDS = frozenset({"accountKey", "accountSASToken", "password"})
 """Of a storage's ``data``: OpenPAI sends them to everyone who may mount the storage."""

@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from ggs.errors import ConfigurationError
-from ggs.pai.client.submission import MASK
 from ggs.pai.job.document import Document, parse
+from ggs.pai.job.stored import MASK
 
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./@+=-]*")
 _WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})

@@ -5,15 +5,13 @@ OpenPAI stores the text and masks it when it shows it, with a regular expression
 would show its secrets to everyone who opens the job's page, so it is not sent.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ggs.errors import ConfigurationError
 from ggs.pai.client.responses import redact
-from ggs.pai.job.document import Document, DocumentError, parse, walk
-
-MASK = "******"
+from ggs.pai.job.document import Document, walk
+from ggs.pai.job.stored import mask, masking_damage
 
 
 @dataclass(frozen=True)
@@ -34,10 +32,11 @@ def prepare(document: Document) -> Submission:
     value = document.value
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         raise ConfigurationError("the job file has no name: add `name: …` at its top")
-    if not _is_masked_well(document.text, value):
+    damage = masking_damage(document)
+    if damage is not None and damage.kind != "lost":
         raise ConfigurationError(
-            "OpenPAI would show this file's secrets: write `secrets:` at the start of a line and "
-            "indent what belongs to it"
+            f"OpenPAI cannot mask this file's secrets, {damage.message}: write `secrets:` at the start of "
+            "a line and indent what belongs to it"
         )
     logins = _logins(value)
     return Submission(
@@ -46,27 +45,6 @@ def prepare(document: Document) -> Submission:
         shown=redact(mask(document.text), logins),
         secrets=logins | _texts(value.get("secrets")),
     )
-
-
-def mask(text: str) -> str:
-    """``text`` as OpenPAI shows it: the first top-level ``secrets`` masked."""
-    masked = re.sub(
-        r"^(secrets:)[\s\S]*?^(\w)",
-        rf'\1 "{MASK}"\n\2',
-        text + "\nZ",
-        count=1,
-        flags=re.MULTILINE | re.ASCII,
-    )
-    return masked[:-2]
-
-
-def _is_masked_well(text: str, value: dict[str, object]) -> bool:
-    if not value.get("secrets"):
-        return True
-    try:
-        return parse(mask(text)).value == {**value, "secrets": MASK}
-    except DocumentError:
-        return False
 
 
 def _texts(value: object) -> frozenset[str]:

@@ -10,6 +10,8 @@ One pass over the text gives everything that `edit`, `Job` and `ggs.pai.validate
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,36 +19,46 @@ from pathlib import Path as FilePath
 
 import yaml
 
-from ggs.errors import ConfigurationError
 from ggs.pai.job.scalars import (
-    PATTERNS,
     VERSION_DEPENDENT,
     YAML_1_1_BOOLEANS,
+    Reader,
     construct,
+    implicit_tag,
     to_text,
 )
+from ggs.pai.job.yaml_nodes import (
+    IMPLICIT,
+    MAX_DEPTH,
+    Aliases,
+    DocumentError,
+    compose,
+    scalar_text,
+)
+
+__all__ = [
+    "MAX_BYTES",
+    "Document",
+    "DocumentError",
+    "Note",
+    "Path",
+    "contains",
+    "format_path",
+    "load",
+    "parse",
+    "read_text",
+    "walk",
+]
 
 # Where a value sits: mapping keys and list positions from the top of the file.
 Path = tuple["str | int", ...]
 
 MAX_BYTES = 100 * 1024  # the server's body limit; a longer file is refused unread
-MAX_DEPTH = 40
-MAX_VALUES = 5_000  # counted after aliases are expanded
+MAX_VALUES = 60_000  # more than a file of that size has, unless aliases multiply them
 
 _TAG = "tag:yaml.org,2002:"
 # The anchor and the tag before a scalar, in any order, with blanks and comments.
 _PROPERTIES = re.compile(r"(?:[&!]\S*|\s+(?:#.*)?)*")
-
-
-class DocumentError(ConfigurationError):
-    """The text cannot be read as one YAML document. `rule` names why, `line` (1-based) where,
-    `message` says it without file and line."""
-
-    def __init__(self, rule: str, message: str, line: int = 1, source: str = "job file") -> None:
-        super().__init__(f"{source}:{line}: {message}")
-        self.rule = rule
-        self.line = line
-        self.message = message
 
 
 @dataclass(frozen=True)
@@ -71,7 +83,16 @@ class Document:
     spans: dict[Path, tuple[int, int]] = field(default_factory=dict)
     """Start and end in `text` of each scalar, or alias of one, that is written at a key itself: without
     its anchor and tag, and empty where nothing is written."""
+    written: dict[Path, str] = field(default_factory=dict)
+    """The text of each unquoted scalar that the server does not take as text."""
     notes: list[Note] = field(default_factory=list)
+    root: yaml.Node | None = field(default=None, repr=False, compare=False)
+
+    def read_as(self, reader: Reader) -> object:
+        """The value of the whole text for another reader than OpenPAI 1.8.1's."""
+        if self.root is None or all(note.rule != "yaml-scalar" for note in self.notes):
+            return self.value
+        return _Builder(Document(self.text), {}, reader).build(self.root, ())
 
     def line(self, path: Path) -> int:
         """Line of `path`, or of its nearest parent that the file contains."""
@@ -105,22 +126,17 @@ def format_path(path: Path) -> str:
 
 
 def read_text(path: FilePath) -> str:
-    """A job file's text; DocumentError where it is too long or not UTF-8, OSError as the system's.
+    """A job file's text; DocumentError where it is too long, OSError as the system's.
 
-    At most one byte over the server's limit is read, however long the file is.
+    At most one byte over the server's limit is read, however long the file is. Bytes that are not UTF-8
+    become U+FFFD each, as on the server.
     """
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         message = f"the file is longer than {MAX_BYTES} bytes"
         raise DocumentError("file-too-large", message, source=str(path))
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DocumentError(
-            "yaml-encoding", "the file is not UTF-8 text", line, str(path)
-        ) from None
+    return data.decode("utf-8-sig", errors="replace")
 
 
 def load(source: FilePath | str) -> Document:
@@ -137,96 +153,51 @@ def parse(text: str, source: str = "job file") -> Document:
 
 
 def _parse(text: str, source: str) -> Document:
-    if len(text) > MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+    if len(text) > MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > _max_encoded(text):
         raise DocumentError("file-too-large", f"the file is longer than {MAX_BYTES} bytes")
-    try:
-        loader = _JobLoader(text)
-        try:
-            node = loader.get_single_node()
-        finally:
-            loader.dispose()
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        character = f"U+{error.character:04X}"
-        raise DocumentError(
-            "yaml-syntax", f"the character {character} is not allowed", line
-        ) from None
-    except yaml.MarkedYAMLError as error:
-        raise _syntax_error(error) from None
-    document = Document(text, source)
-    if node is not None:
-        document.value = _Builder(document, loader.aliases).build(node, ())
+    root, aliases = compose(text)
+    document = Document(text, source, root=root)
+    if root is not None:
+        document.value = _Builder(document, aliases).build(root, ())
     return document
 
 
-def _syntax_error(error: yaml.MarkedYAMLError) -> DocumentError:
-    mark = error.problem_mark or error.context_mark
-    line = mark.line + 1 if mark else 1
-    if error.context == "expected a single document in the stream":
-        return DocumentError("yaml-documents", "a second document starts here", line)
-    message = " ".join(filter(None, (error.context, error.problem)))
-    return DocumentError("yaml-syntax", message, line)
-
-
-# Spans of aliases, by the mapping and the key (its node) that they stand at.
-_Aliases = dict[tuple[int, int], tuple[int, int]]
-
-
-class _JobLoader(yaml.SafeLoader):
-    """PyYAML's safe loader with js-yaml 3's scalars and a limited depth."""
-
-    _depth = 0
-    _count = 0
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.aliases: _Aliases = {}
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        self._depth += 1
-        self._count += 1
-        if self._depth > MAX_DEPTH or self._count > 2 * MAX_VALUES:  # keys are nodes too
-            limit = f"{MAX_DEPTH} levels" if self._depth > MAX_DEPTH else f"{MAX_VALUES} values"
-            line = self.get_mark().line + 1
-            raise DocumentError("yaml-too-complex", f"more than {limit}", line)
-        event = self.peek_event()  # type: ignore[no-untyped-call]
-        try:
-            node = super().compose_node(parent, index)
-        finally:
-            self._depth -= 1
-        if isinstance(event, yaml.AliasEvent):  # its node has the marks of the anchor's value
-            assert event.start_mark
-            assert event.end_mark
-            self.aliases[id(parent), id(index)] = (event.start_mark.index, event.end_mark.index)
-        return node
-
-
-_JobLoader.yaml_implicit_resolvers = {}
-for _name, _pattern in PATTERNS.items():
-    _JobLoader.add_implicit_resolver(_TAG + _name, re.compile(rf"(?:{_pattern.pattern})\Z"), None)
+def _max_encoded(text: str) -> int:
+    """The limit on the file's bytes: a replaced byte has become three."""
+    return MAX_BYTES + 2 * text.count("\ufffd")
 
 
 class _Builder:
     """Turns nodes into plain values, and notes lines, spans, duplicate keys and doubtful scalars."""
 
-    def __init__(self, document: Document, aliases: _Aliases) -> None:
+    def __init__(self, document: Document, aliases: Aliases, reader: Reader = "openpai") -> None:
         self._document = document
         self._aliases = aliases
+        self._reader: Reader = reader
         self._count = 0
+        self._built: set[int] = set()
+        self._cut = False
         self._merging = 0
 
     def build(self, node: yaml.Node, path: Path) -> object:
         line = node.start_mark.line + 1
         self._count += 1
-        if self._count > MAX_VALUES or len(path) > MAX_DEPTH:
-            message = f"more than {MAX_VALUES} values, or an alias inside itself"
-            raise DocumentError("yaml-too-complex", message, line)
+        if id(node) in self._built and (self._count > MAX_VALUES or len(path) > MAX_DEPTH):
+            if not self._cut:
+                message = f"more than {MAX_VALUES} values, or an alias inside itself"
+                self._note("yaml-aliases", path[:2], line, message)
+            self._cut = True
+            return None
+        self._built.add(id(node))
         self._document.lines.setdefault(path, line)
         tag = node.tag.removeprefix(_TAG)
         if isinstance(node, yaml.MappingNode) and tag in ("map", "set"):
             return self._mapping(node, path)
-        if isinstance(node, yaml.SequenceNode) and tag == "seq":
-            return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
+        if isinstance(node, yaml.SequenceNode) and tag in ("seq", "omap", "pairs"):
+            items = [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
+            if tag == "pairs":
+                return [pair for item in items if isinstance(item, dict) for pair in item.items()]
+            return items
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, tag, path)
         raise DocumentError("yaml-tag", f"the tag {node.tag} is not allowed", line)
@@ -235,10 +206,10 @@ class _Builder:
         values: dict[str, object] = {}
         merged: dict[str, object] = {}
         for key_node, value_node in node.value:
-            if key_node.tag == _TAG + "merge":
+            if _is_merge(key_node):
                 merged |= self._merge(value_node, path)
         for key_node, value_node in node.value:
-            if key_node.tag == _TAG + "merge":
+            if _is_merge(key_node):
                 continue
             key = self._key(key_node, path)
             line = key_node.start_mark.line + 1
@@ -262,39 +233,50 @@ class _Builder:
                 line = node.start_mark.line + 1
                 raise DocumentError("yaml-syntax", "`<<` merges only mappings", line)
             built = self.build(source, path)
-            assert isinstance(built, dict)
-            merged = built | merged
+            if isinstance(built, dict):  # else the limit on values is reached
+                merged = built | merged
         self._merging -= 1
         return merged
 
     def _key(self, node: yaml.Node, path: Path) -> str:
-        line = node.start_mark.line + 1
         if not isinstance(node, yaml.ScalarNode):
-            raise DocumentError("yaml-key", "a list or mapping is used as a key", line)
-        return to_text(self._scalar(node, node.tag.removeprefix(_TAG), path))
+            line = node.start_mark.line + 1
+            self._note("yaml-key", path, line, "a list or mapping is used as a key")
+            return to_text(self.build(node, (*path, "?")))
+        return to_text(self._scalar(node, node.tag.removeprefix(_TAG), path, key=True))
 
-    def _scalar(self, node: yaml.ScalarNode, tag: str, path: Path) -> object:
-        text, line = str(node.value), node.start_mark.line + 1
-        if node.style is None and tag != "str" and VERSION_DEPENDENT.fullmatch(text):
-            self._note("yaml-scalar", path, line, f"LTP reads {text!r} as a different value")
-        elif node.style is None and (
-            YAML_1_1_BOOLEANS.fullmatch(text) or VERSION_DEPENDENT.fullmatch(text)
-        ):
-            self._note(
-                "yaml-scalar",
-                path,
-                line,
-                f"the server reads {text!r} as text, other programs do not",
-            )
+    def _scalar(self, node: yaml.ScalarNode, tag: str, path: Path, *, key: bool = False) -> object:
+        text, line = scalar_text(node), node.start_mark.line + 1
+        if "\ufffd" in text:
+            message = "a character is not UTF-8, or is U+FFFD, which stands for such a one"
+            self._note("yaml-encoding", path, line, message)
+        if tag == IMPLICIT:
+            tag = implicit_tag(text, self._reader)
+            self._compare_readers(text, tag, path, line)
+            if tag != "str" and not key:
+                self._document.written[path] = text
         try:
-            return construct(tag, text)
+            if tag == "binary":
+                return base64.b64decode("".join(text.split()), validate=True)
+            return construct(tag, text, self._reader)
         except KeyError:
             raise DocumentError("yaml-tag", f"the tag {node.tag} is not allowed", line) from None
-        except ValueError:
+        except (ValueError, binascii.Error):
             raise DocumentError("yaml-syntax", f"{text!r} is not of type {tag}", line) from None
+
+    def _compare_readers(self, text: str, tag: str, path: Path, line: int) -> None:
+        if tag != "str" and VERSION_DEPENDENT.fullmatch(text):
+            self._note("yaml-scalar", path, line, f"LTP reads {text!r} as a different value")
+        elif YAML_1_1_BOOLEANS.fullmatch(text) or VERSION_DEPENDENT.fullmatch(text):
+            message = f"the server reads {text!r} as text, other programs do not"
+            self._note("yaml-scalar", path, line, message)
 
     def _note(self, rule: str, path: Path, line: int, message: str) -> None:
         self._document.notes.append(Note(rule, path, line, message))
+
+
+def _is_merge(key: yaml.Node) -> bool:
+    return key.tag == _TAG + "merge" or (key.tag == IMPLICIT and key.value == "<<")
 
 
 def _span(text: str, node: yaml.ScalarNode) -> tuple[int, int]:

@@ -16,7 +16,6 @@ from ggs.errors import ConfigurationError
 from ggs.pai.job import document, template
 from ggs.pai.job.edit import edit
 from ggs.pai.job.protocol import (
-    PLUGIN_PREFIX,
     Defaults,
     Deployment,
     DockerImage,
@@ -35,9 +34,9 @@ from ggs.pai.job.protocol import (
     Storage,
     Version,
 )
+from ggs.pai.job.stored import in_container
 
 __all__ = [
-    "PLUGIN_PREFIX",
     "DockerImage",
     "Job",
     "Plugin",
@@ -130,49 +129,7 @@ class Job(Model):
         """
         text = "\n".join(command.strip() for command in self.commands(role))
         text = template.render(text, self.template_context(role))
-        return template.render_secrets(text, self.secrets) if self.secrets else text
-
-    def plugins(self, role: str) -> list[Plugin]:
-        """The runtime plugins of a role, in the order they run, references replaced.
-
-        Those of prerequisites come first: their own keys are the parameters. ConfigurationError
-        where OpenPAI's init container would fail over a reference.
-        """
-        plugins = []
-        by_name = {item.name: item for item in self.prerequisites}
-        for name in self.task_roles[role].prerequisites:
-            item = by_name.get(name)
-            plugin = getattr(item, "plugin", None)
-            if item is not None and plugin and plugin.startswith(PLUGIN_PREFIX):
-                keys = item.model_dump(by_alias=True, exclude_unset=True, exclude={"type"})
-                del keys["plugin"]
-                policy = keys.pop("failurePolicy", "fail")
-                plugins.append(
-                    Plugin(
-                        plugin=plugin[len(PLUGIN_PREFIX) + 1 :],
-                        parameters=keys,
-                        failure_policy=str(policy),
-                    )
-                )
-        plugins += [
-            plugin
-            for plugin in self.extras.plugins
-            if plugin.taskroles is None or role in plugin.taskroles
-        ]
-        context = {**self.template_context(role), "$secrets": self.secrets}
-        return [
-            plugin.model_copy(update={"parameters": _render_all(plugin.parameters, context)})
-            for plugin in plugins
-        ]
-
-
-def _render_all(value: Any, context: Mapping[str, object]) -> Any:
-    """`value` with the references in every text below it replaced."""
-    if isinstance(value, dict):
-        return {key: _render_all(item, context) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_render_all(item, context) for item in value]
-    return template.render_plugin_text(value, context) if isinstance(value, str) else value
+        return template.render_secrets(text, in_container(self.secrets)) if self.secrets else text
 
 
 def locate(error: ErrorDetails, parsed: document.Document) -> tuple[document.Path, str]:

@@ -36,6 +36,12 @@ def _refuse_empty(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+def _no_ports(value: object) -> object:
+    """The schema forgets the type, and the server's code takes what JavaScript calls false as no ports."""
+    empty = value in ([], False, 0, "") and value is not None
+    return None if empty else value
+
+
 NotNull = BeforeValidator(_refuse_null)
 NotEmpty = AfterValidator(_refuse_empty)
 Text = Annotated[str, Strict()]
@@ -130,7 +136,9 @@ class ResourcePerInstance(Model):
     cpu: Integer
     memory_mb: Integer = Field(alias="memoryMB")
     gpu: Integer
-    ports: Annotated[dict[Label, Integer], NotEmpty] | None = None
+    ports: Annotated[
+        Annotated[dict[Label, Integer], NotEmpty] | None, BeforeValidator(_no_ports)
+    ] = None
 
 
 class RoleSpec(Model):
@@ -195,12 +203,9 @@ class Storage(OpenModel):
 
 
 class Plugin(OpenModel):
-    """A runtime plugin: ssh, tensorboard, cmd, git. `taskroles`: only those roles run it."""
+    """A runtime plugin: ssh, tensorboard, cmd, git. What else it has is for `ggs.pai.job.plugins`."""
 
     plugin: Text
-    parameters: dict[str, Any] = {}
-    failure_policy: Text = "fail"
-    taskroles: list[Text] | None = None
 
 
 class HivedRole(OpenModel):

@@ -1,22 +1,21 @@
 """`<% $parameters.x %>` in a job file, replaced in the same places and ways as OpenPAI does it.
 
-Three engines are at work on a cluster, and each treats an unknown reference in its own way:
+Two engines are at work on a cluster, and each treats an unknown reference in its own way:
 
 - the server (mustache, in commands): leaves it in the text as it stands;
 - the init container (pystache, for `$secrets` in commands): escapes HTML in values, and drops
-  every other reference that is left;
-- the init container (a regular expression, in plugin parameters): dies of an unknown reference
-  and of a value that is not text.
+  every other reference that is left.
+
+Plugin parameters have a third one: `ggs.pai.job.plugins`.
 """
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ggs.errors import ConfigurationError
 from ggs.pai.job.scalars import to_text
 
 _KINDS = "#^/>{&=!"
@@ -62,26 +61,41 @@ def unclosed(text: str) -> bool:
     return "<%" in text[closed[-1].end if closed else 0 :]
 
 
-def _replace(text: str, replacement: Callable[[Reference], str]) -> str:
-    parts = []
-    position = 0
-    for reference in references(text):
-        parts += [text[position : reference.start], replacement(reference)]
-        position = reference.end
-    return "".join([*parts, text[position:]])
+def steps(name: str) -> list[str | int]:
+    """`a.b[0]` as the keys and positions `a`, `b`, 0."""
+    return [
+        int(step) if _POSITION.fullmatch(step) else step
+        for step in _INDEX.sub(r".\1", name).split(".")
+    ]
 
 
-def lookup(name: str, context: Mapping[str, object]) -> object:
-    """What `$parameters.a.b[0]` names in `context`, or MISSING (also for null, as the server)."""
+def _python_text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(_by_number(value))
+
+
+def _by_number(value: object) -> object:
+    """`value` with its lists as mappings from position to item: what the init container makes of them."""
+    if isinstance(value, list):
+        return {str(number): item for number, item in enumerate(value)}
+    if isinstance(value, dict):
+        return {key: _by_number(item) for key, item in value.items()}
+    return value
+
+
+def lookup(name: str, context: Mapping[str, object], *, null: bool = False) -> object:
+    """What `$parameters.a.b[0]` names in `context`, or MISSING; for the server, not for the init container
+    (`null`), also where that is null."""
     value: object = context
     for step in _INDEX.sub(r".\1", name).split("."):
         if isinstance(value, Mapping) and step in value:
             value = value[step]
         elif isinstance(value, list) and _POSITION.fullmatch(step) and int(step) < len(value):
             value = value[int(step)]
+        elif isinstance(value, (list, str)) and step == "length" and not null:
+            value = len(value)
         else:
             return MISSING
-    return MISSING if value is None else value
+    return MISSING if value is None and not null else value
 
 
 def render(text: str, context: Mapping[str, object]) -> str:
@@ -90,15 +104,25 @@ def render(text: str, context: Mapping[str, object]) -> str:
     `context` maps `$parameters`, `$script`, `$output`, `$data` to their mappings.
     """
 
-    def replace(reference: Reference) -> str:
-        if reference.kind:
-            return ""  # the server keeps only text and plain names of mustache's language
-        value = lookup(reference.name, context)
-        # The server has by then rewritten x[0] as x.0, and that is what it leaves.
-        name = _INDEX.sub(r".\1", reference.name)
-        return f"<% {name} %>" if value is MISSING else to_text(value)
-
-    return _replace(text, replace).strip()
+    parts = []
+    position = 0
+    section = ""  # its name: the server drops a section with all in it
+    for reference in references(text):
+        if not section:
+            parts.append(text[position : reference.start])
+        position = reference.end
+        if section:
+            section = "" if (reference.kind, reference.name) == ("/", section) else section
+        elif reference.kind in ("#", "^"):
+            section = reference.name
+        elif (
+            not reference.kind
+        ):  # the server keeps only text and plain names of mustache's language
+            value = lookup(reference.name, context)
+            # The server has by then rewritten x[0] as x.0, and that is what it leaves.
+            name = _INDEX.sub(r".\1", reference.name)
+            parts.append(f"<% {name} %>" if value is MISSING else to_text(value))
+    return "".join([*parts, "" if section else text[position:]]).strip()
 
 
 def render_secrets(text: str, secrets: Mapping[str, object]) -> str:
@@ -108,30 +132,12 @@ def render_secrets(text: str, secrets: Mapping[str, object]) -> str:
     OpenPAI's doing, and what a task really gets.
     """
 
-    def replace(reference: Reference) -> str:
-        value = lookup(reference.name, {"$secrets": secrets})
-        return "" if value is MISSING or reference.kind else html.escape(str(value))
-
-    return _replace(text, replace)
-
-
-def render_plugin_text(text: str, context: Mapping[str, object]) -> str:
-    """One text of a plugin's parameters as the init container renders it.
-
-    ConfigurationError for what the init container dies of: an unknown reference, a value that
-    is not text.
-    """
-
-    def replace(reference: Reference) -> str:
-        if not reference.name.startswith("$"):
-            return text[reference.start : reference.end]
-        value = lookup(reference.name, context)
-        if not isinstance(value, str):
-            what = "nothing" if value is MISSING else f"{value!r}, not text"
-            raise ConfigurationError(
-                f"<% {reference.name} %> in a plugin's parameters names {what}: "
-                "OpenPAI's init container fails; quote the value or write it out"
-            )
-        return value
-
-    return _replace(text, replace)
+    parts = []
+    position = 0
+    for reference in references(text):
+        value = lookup(reference.name, {"$secrets": secrets}, null=True)
+        known = value is not MISSING and not reference.kind
+        shown = html.escape(_python_text(value)) if known else ""
+        parts += [text[position : reference.start], shown]
+        position = reference.end
+    return "".join([*parts, text[position:]])

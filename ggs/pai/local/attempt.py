@@ -115,7 +115,7 @@ class AttemptRun:
 
     def _launch(self, task: TaskId) -> Launch:
         job = self.plan.job
-        files, notes = task_files(job, task, job.render_commands(task.role))
+        files, notes = task_files(job, self.plan.stored, task, job.render_commands(task.role))
         if self.number == 0:
             for note in notes:
                 self.display.note(note)

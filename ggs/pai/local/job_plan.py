@@ -10,6 +10,7 @@ from ggs.launch.pai_names import role_key
 from ggs.pai.job.document import Document, load
 from ggs.pai.job.edit import edit
 from ggs.pai.job.model import Job
+from ggs.pai.job.stored import mask, read_in_container
 from ggs.pai.local.options import Kill, LocalOptions
 from ggs.pai.local.task_environment import TaskId, port_labels, tasks_of
 from ggs.pai.validate import validate
@@ -28,6 +29,8 @@ class JobPlan:
     """Folder of this machine by mount point."""
     gpus: Mapping[TaskId, range]
     """The GPUs of each task, by index on this machine."""
+    stored: object
+    """The job file as OpenPAI's init container reads it."""
     notes: list[str]
     """What OpenPAI would not accept, and what is different here, in sentences."""
 
@@ -59,7 +62,8 @@ def make_plan(source: Document | Path | str, options: LocalOptions) -> JobPlan:
     if mounts and options.engine == "process":
         listed = ", ".join(f"{target} as {path}" for target, path in mounts.items())
         notes.append(f"nothing is mounted; the commands see {listed}")
-    return JobPlan(job, options, folder, _kills(job, options), mounts, gpus, notes)
+    stored = read_in_container(mask(document.text))
+    return JobPlan(job, options, folder, _kills(job, options), mounts, gpus, stored, notes)
 
 
 def _check_roles(job: Job) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ggs.pai.job.model import DockerImage
 from ggs.pai.local.engine import CannotRun, Exited, Launch, Output, Report
-from ggs.pai.local.runtime_scripts import environment_script
+from ggs.pai.local.runtime_scripts import RUNTIME_FOLDER, environment_script
 from ggs.pai.local.task_environment import TaskId
 
 # What a launcher or another cluster may have left in the caller's environment; a container would not
@@ -57,7 +57,8 @@ class ProcessEngine:
         for name, text in launch.files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(_with_mounts(text, launch.mounts) if name.endswith(".sh") else text)
+            mounts = {**launch.mounts, RUNTIME_FOLDER: folder}
+            path.write_text(_with_mounts(text, mounts) if name.endswith(".sh") else text)
             path.chmod(0o700)
         process = subprocess.Popen(
             ["/bin/bash", str(folder / "runtime"), launch.token],

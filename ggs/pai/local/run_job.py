@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ggs.errors import GGSError
 from ggs.pai.job.document import Document
+from ggs.pai.job.stored import InitFailure
 from ggs.pai.local.attempt import AttemptRun, Events, StopRequested, StopSignal
 from ggs.pai.local.display import Display, complain, say
 from ggs.pai.local.engine import CannotRun, Engine
@@ -43,6 +44,10 @@ def run(job: Path | str | Document, options: LocalOptions) -> int:
                 engine.close()
                 if options.keep:
                     say(engine.how_to_remove())
+    except InitFailure as error:
+        complain(f"OpenPAI's init container fails, on every attempt: {error}")
+        complain("job FAILED")
+        return FAILED
     except CannotRun as error:
         complain(str(error))
         complain("job FAILED")

@@ -6,12 +6,20 @@ if that succeeds, the plugins' post-commands.
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import yaml
 
-from ggs.pai.job.model import Job, Plugin
+from ggs.launch.pai_names import role_key
+from ggs.pai.job.model import Job
+from ggs.pai.job.plugin_scripts import prepare
+from ggs.pai.job.plugins import entries
+from ggs.pai.job.stored import in_container
 from ggs.pai.local.task_environment import TaskId
+
+RUNTIME_FOLDER = "/usr/local/pai"
+# They need the cluster: its users' keys, a clone before the task.
+_NOT_HERE = ("ssh", "git")
 
 _STRICT = "#!/bin/bash\nset -o errexit\nset -o nounset\nset -o pipefail\n"
 
@@ -63,71 +71,41 @@ def environment_script(environment: Mapping[str, str]) -> str:
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
 
 
-def task_files(job: Job, task: TaskId, user_script: str) -> tuple[dict[str, str], list[str]]:
+def task_files(
+    job: Job, stored: object, task: TaskId, user_script: str
+) -> tuple[dict[str, str], list[str]]:
     """Text by path below ``/usr/local/pai``, and what of the job's plugins is not run here.
 
+    Args:
+        stored: The job file as the init container reads it (``read_in_container``).
+
     Raises:
-        ConfigurationError: OpenPAI's init container would fail over a plugin's parameters.
+        InitFailure: OpenPAI's init container would fail.
     """
     before: list[str] = []
     after: list[str] = []
     files = {"runtime": _RUNTIME, "runtime.d/user.sh": _STRICT + user_script + "\n"}
     notes = []
-    for number, plugin in enumerate(job.plugins(task.role)):
-        pre: list[str] = []
-        post: list[str] = []
-        if plugin.plugin == "cmd":
-            pre, post = _cmd_commands(plugin)
-        elif plugin.plugin == "tensorboard":
-            pre = _tensorboard_commands(job, task, plugin)
-        else:
-            notes.append(f"{task}: the runtime plugin {plugin.plugin} is not run here")
-        for commands, order, name in ((pre, before, "pre"), (post, after, "post")):
-            if commands:
+    role = role_key(task.role)
+    secrets = in_container(job.secrets) if job.secrets else None
+    first = task == TaskId(next(iter(job.task_roles)), 0)
+    for number, entry in enumerate(entries(stored, role)):
+        scripts = prepare(entry, stored, secrets, role, first_task=first)
+        if scripts.name in _NOT_HERE:
+            notes.append(f"{task}: the runtime plugin {scripts.name} is not run here")
+            continue
+        for path, text in (scripts.files or {}).items():
+            files[path.removeprefix(f"{RUNTIME_FOLDER}/")] = text
+        for text, order, name in ((scripts.before, before, "pre"), (scripts.after, after, "post")):
+            if text:
                 path = f"runtime.d/plugin_{name}{number}.sh"
-                files[path] = _plugin_script(commands, plugin.failure_policy)
-                line = f'/bin/bash "$(dirname "$0")/plugin_{name}{number}.sh"'
+                files[path] = text
                 # Post-commands run in the opposite order of the plugins.
-                order.insert(0 if name == "post" else len(order), line)
+                order.insert(
+                    0 if name == "post" else len(order), f"/bin/bash {RUNTIME_FOLDER}/{path}"
+                )
     files["runtime.d/precommands.sh"] = _STRICT + "\n".join(before) + "\n"
     files["runtime.d/postcommands.sh"] = _STRICT + "\n".join(after) + "\n"
     if job.secrets:
-        files["secrets/secrets.yaml"] = yaml.safe_dump(job.secrets)
+        files["secrets/secrets.yaml"] = yaml.safe_dump(in_container(job.secrets))
     return files, notes
-
-
-def _plugin_script(commands: Sequence[str], failure_policy: str) -> str:
-    option = "+" if failure_policy.lower() == "ignore" else "-"
-    # As OpenPAI writes it: with `ignore`, the last line makes the script's own exit code 0.
-    last = "set -o errexit\n" if option == "+" else ""
-    return f"set {option}o errexit\n" + "".join(f"{line}\n" for line in commands) + last
-
-
-def _cmd_commands(plugin: Plugin) -> tuple[list[str], list[str]]:
-    """The pre- and post-commands of the plugin ``cmd``, in either of its two forms."""
-    parameters = plugin.parameters
-    pre, post = parameters.get("preCommands") or [], parameters.get("postCommands") or []
-    for callback in parameters.get("callbacks") or []:
-        if callback["event"] == "taskStarts":
-            pre = [*pre, *callback["commands"]]
-        elif callback["event"] == "taskSucceeds":
-            post = [*post, *callback["commands"]]
-    return list(map(str, pre)), list(map(str, post))
-
-
-def _tensorboard_commands(job: Job, task: TaskId, plugin: Plugin) -> list[str]:
-    """Starts TensorBoard in the background, in the first task of the first role only."""
-    first = TaskId(next(iter(job.task_roles)), 0)
-    folders = plugin.parameters.get("logdir") or {}
-    if task != first or not folders:
-        return []
-    port = shlex.quote(str(plugin.parameters.get("port", 6006)))
-    if len(folders) == 1:
-        where = f"--logdir={shlex.quote(str(next(iter(folders.values()))))}"
-    else:
-        listed = ",".join(f"{name}:{path}" for name, path in folders.items())
-        where = f"--logdir_spec={shlex.quote(listed)}"
-    return [
-        "command -v tensorboard >/dev/null || { echo 'tensorboard is not in the image'; exit 1; }",
-        f"tensorboard {where} --port={port} --bind_all &",
-    ]

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 
 from ggs.pai.job.document import Document, Path, format_path
 from ggs.pai.job.model import Job, locate
+from ggs.pai.job.stored import Damage, InitFailure, mask, masking_damage, read_in_container
 from ggs.text import shorten
 
 Severity = Literal["error", "warning"]
@@ -33,13 +34,16 @@ class Finding:
     message: str
     consequence: str
     fix: str
+    target: Target = "both"
+    """Which system minds."""
 
 
 @dataclass(frozen=True)
 class Violation:
     """What a rule yields: where and what is wrong, and texts for this case if need be.
 
-    `line` is for what has another line than the value at `path`: 0 takes that one's.
+    `line` is for what has another line than the value at `path`: 0 takes that one's. `target` says which
+    system minds, where that is not the same in all cases of the rule.
     """
 
     path: Path
@@ -47,6 +51,7 @@ class Violation:
     fix: str = ""
     consequence: str = ""
     line: int = 0
+    target: Target | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,7 @@ class Rule:
             shorten(violation.message, _MAX_MESSAGE),
             violation.consequence or self.consequence,
             violation.fix or self.fix,
+            violation.target or self.target,
         )
 
 
@@ -115,10 +121,32 @@ class JobView:
         self.deployments = self.items("deployments")
 
     @cached_property
+    def in_container(self) -> object:
+        """The file as the init container reads it, or the failure that comes of it."""
+        try:
+            return read_in_container(mask(self.document.text))
+        except InitFailure as failure:
+            return failure
+
+    @cached_property
+    def masking_damage(self) -> Damage | None:
+        """What goes wrong when OpenPAI masks the file's secrets."""
+        return masking_damage(self.document)
+
+    @cached_property
+    def ltp_refusals(self) -> list[tuple[Path, ErrorDetails]]:
+        """As `refusals`, for the values that LTP's reader finds."""
+        value = self.document.read_as("ltp")
+        return self.refusals if value is self.document.value else self._refusals(value)
+
+    @cached_property
     def refusals(self) -> list[tuple[Path, ErrorDetails]]:
         """All complaints of the typed model with their paths; of several at one path the first."""
+        return self._refusals(self.document.value)
+
+    def _refusals(self, value: object) -> list[tuple[Path, ErrorDetails]]:
         try:
-            Job.model_validate(self.document.value)
+            Job.model_validate(value)
         except ValidationError as error:
             by_path: dict[Path, ErrorDetails] = {}
             for details in error.errors(include_url=False):

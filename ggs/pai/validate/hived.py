@@ -9,6 +9,22 @@ from ggs.pai.validate.finding import JobView, Violation, rule
 
 
 @rule(
+    "hived-type",
+    "error",
+    consequence="a HiveD cluster answers 400; others ignore it",
+    fix="write a mapping with a value for each key, or remove the key",
+)
+def hived_type(view: JobView) -> Iterator[Violation]:
+    """hivedScheduler is a mapping, and its keys have values: HiveD clusters check it with a schema of
+    their own."""
+    if view.extras.get("hivedScheduler", {}) is None:
+        yield Violation(("extras", "hivedScheduler"), "a value is missing after the colon")
+    for path, error in view.refusals:
+        if path[:2] == ("extras", "hivedScheduler") and path[-1] != "jobPriorityClass":
+            yield Violation(path, f"{path[-1]}: {error['msg']}")
+
+
+@rule(
     "hived-priority",
     "error",
     consequence="a HiveD cluster answers 400; others ignore it",
@@ -17,10 +33,14 @@ from ggs.pai.validate.finding import JobView, Violation, rule
 def hived_priority(view: JobView) -> Iterator[Violation]:
     """jobPriorityClass is prod, test or oppo; crit stands in the protocol but not in the
     server."""
-    value = view.document.get("extras", "hivedScheduler", "jobPriorityClass")
-    if value is not None and value not in ("prod", "test", "oppo"):
+    settings = view.mapping("extras", "hivedScheduler")
+    value = settings.get("jobPriorityClass")
+    if "jobPriorityClass" in settings and value not in ("prod", "test", "oppo"):
         path = ("extras", "hivedScheduler", "jobPriorityClass")
-        yield Violation(path, f"the priority {value!r} does not exist")
+        message = (
+            "a value is missing" if value is None else f"the priority {value!r} does not exist"
+        )
+        yield Violation(path, message)
 
 
 @rule(

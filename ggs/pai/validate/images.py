@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ggs.pai.job.document import Path
-from ggs.pai.validate.finding import JobView, Violation, rule
+from ggs.pai.validate.finding import JobView, Target, Violation, rule
 
 _REPOSITORY = re.compile(r"[a-z\-_.0-9]+[/a-z\-_.0-9]*")
 _TAG = re.compile(r"[a-z\-_.0-9]+")
@@ -113,6 +113,69 @@ def auth_type(view: JobView) -> Iterator[Violation]:
             known = key in ("username", "password", "registryuri")  # these the schema checks
             if not known and not isinstance(value, str):
                 yield Violation((*path, "auth", key), f"{key} is not text")
+
+
+@rule(
+    "image-auth-registryuri",
+    "error",
+    consequence=f"{_CHECK_FAILS}: it uses a registry that it was never told",
+    fix="add registryuri: the image's registry, https://index.docker.io/v1/ for Docker Hub",
+)
+def auth_registryuri(view: JobView) -> Iterator[Violation]:
+    """In a job with secrets the image check logs in with auth, and needs all three of its keys."""
+    for path, _, auth in _logins(view):
+        complete = auth.get("username") and auth.get("password")
+        if view.secrets and complete and "registryuri" not in auth:
+            yield Violation((*path, "auth", "registryuri"), "registryuri is missing")
+
+
+@rule(
+    "image-auth-unused",
+    "error",
+    consequence=f"{_CHECK_FAILS}: the registry answers 401 to a check without a login",
+    fix="put the password under secrets, and write username, password: <% $secrets.name %> and registryuri",
+)
+def auth_unused(view: JobView) -> Iterator[Violation]:
+    """The image check uses auth only in a job that has secrets, and only with a username and a password.
+    Kubernetes would pull the image, but the task does not get that far; LTP's check leaves Azure's
+    registries out."""
+    for path, uri, auth in _logins(view):
+        complete = auth.get("username") and auth.get("password")
+        if not view.secrets or not complete:
+            what = "the job has no secrets" if complete else "username or password is missing"
+            azure = _split(uri)[0].endswith(".azurecr.io")
+            target: Target = "openpai" if azure else "both"
+            yield Violation((*path, "auth"), f"auth is not used: {what}", target=target)
+
+
+@rule(
+    "image-auth-registry",
+    "error",
+    consequence=f"{_CHECK_FAILS}: it asks the wrong registry, or asks Docker Hub without the login",
+    fix="write the registry of the image as registryuri, https://index.docker.io/v1/ for Docker Hub",
+)
+def auth_registry(view: JobView) -> Iterator[Violation]:
+    """The image check asks the registry that auth names; for an image of Docker Hub it drops a login whose
+    registryuri is not index.docker.io."""
+    for path, uri, auth in _logins(view):
+        named = auth.get("registryuri")
+        if view.secrets and isinstance(named, str) and "<%" not in named + uri:
+            host = _split(uri)[0] or "index.docker.io"
+            if _host(named) != host:
+                message = f"the image comes from {host}, the login is for {_host(named)}"
+                yield Violation((*path, "auth", "registryuri"), message)
+
+
+def _logins(view: JobView) -> Iterator[tuple[Path, str, dict[str, object]]]:
+    """Path, uri and auth of each image that has one."""
+    for path, item in view.prerequisites:
+        auth, uri = item.get("auth"), item.get("uri")
+        if item.get("type") == "dockerimage" and isinstance(auth, dict) and isinstance(uri, str):
+            yield path, uri, auth
+
+
+def _host(registryuri: str) -> str:
+    return re.sub(r"^https?://", "", registryuri.strip()).partition("/")[0]
 
 
 @rule(

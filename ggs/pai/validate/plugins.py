@@ -4,31 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ggs.pai.job.document import Path
+from ggs.pai.job.plugins import LTP_PLUGINS, PLUGINS
 from ggs.pai.job.protocol import PLUGIN_PREFIX
-from ggs.pai.validate.finding import JobView, Violation, rule
+from ggs.pai.validate.finding import JobView, Target, Violation, rule
+from ggs.pai.validate.init_container import INIT_FAILS
 
-_PLUGINS = ("ssh", "tensorboard", "cmd", "git", "teamwise_storage")
-_INIT_FAILS = "the init container fails on every attempt, until jobRetryCount is used up"
 _PORTS_OF_JOBS = range(15000, 40000)
 
 
 @rule(
     "plugin-unknown",
     "error",
-    consequence=_INIT_FAILS + ", whatever the failurePolicy",
-    fix=f"use one of {', '.join(_PLUGINS)}",
+    consequence=INIT_FAILS + ", whatever the failurePolicy",
+    fix=f"use one of {', '.join(PLUGINS)}",
 )
 def unknown_plugin(view: JobView) -> Iterator[Violation]:
-    """The runtime has the plugins ssh, tensorboard, cmd, git and teamwise_storage."""
+    """The runtime has the plugins ssh, tensorboard, cmd, git and teamwise_storage; LTP's has dind too."""
     for path, item in view.plugins():
-        if isinstance(item.get("plugin"), str) and item["plugin"] not in _PLUGINS:
-            yield Violation((*path, "plugin"), f"there is no plugin {item['plugin']!r}")
+        yield from _unknown((*path, "plugin"), item.get("plugin"))
     for path, item in view.prerequisites:
         plugin = item.get("plugin")
         if isinstance(plugin, str) and plugin.startswith(f"{PLUGIN_PREFIX}."):
-            name = plugin.removeprefix(f"{PLUGIN_PREFIX}.")
-            if name not in _PLUGINS:
-                yield Violation((*path, "plugin"), f"there is no plugin {name!r}")
+            yield from _unknown((*path, "plugin"), plugin.removeprefix(f"{PLUGIN_PREFIX}."))
+
+
+def _unknown(path: Path, name: object) -> Iterator[Violation]:
+    if isinstance(name, str) and name not in PLUGINS:
+        target: Target = "openpai" if name in LTP_PLUGINS else "both"
+        yield Violation(path, f"there is no plugin {name!r}", target=target)
 
 
 @rule(
@@ -115,24 +119,6 @@ def tensorboard_plugin(view: JobView) -> Iterator[Violation]:
     for path, item in view.plugins():
         if item.get("plugin") == "tensorboard" and item.get("failurePolicy") != "ignore":
             yield Violation(path, "a failure of the tensorboard plugin fails the job")
-
-
-@rule(
-    "plugin-tensorboard-parameters",
-    "error",
-    consequence="refused by the portal; by REST " + _INIT_FAILS,
-    fix="write port: <number> and logdir: {name: path}",
-)
-def tensorboard_parameters(view: JobView) -> Iterator[Violation]:
-    """The tensorboard plugin needs a port and at least one log folder by name."""
-    for path, item in view.plugins():
-        if item.get("plugin") != "tensorboard":
-            continue
-        parameters = (*path, "parameters")
-        if view.document.get(*parameters, "port") is None:
-            yield Violation((*parameters, "port"), "the port is missing")
-        if not view.mapping(*parameters, "logdir"):
-            yield Violation((*parameters, "logdir"), "logdir names no folder")
 
 
 @rule(

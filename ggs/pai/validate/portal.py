@@ -33,7 +33,7 @@ def plugin_key(view: JobView) -> Iterator[Violation]:
     "warning",
     consequence=_REFUSED,
     fix="for ssh write jobssh: true or false, and only jobssh, sshbarrier, sshbarrierTimeout, "
-    "userssh; for tensorboard only port and logdir",
+    "userssh; for tensorboard port: <number> and logdir: {name: path}, and nothing else",
 )
 def plugin_parameters(view: JobView) -> Iterator[Violation]:
     """The portal checks the parameters of ssh and tensorboard."""
@@ -45,7 +45,11 @@ def plugin_parameters(view: JobView) -> Iterator[Violation]:
         for key in view.mapping(*parameters):
             if key not in known:
                 yield Violation((*parameters, key), f"the portal does not know {key} here")
-        if known is _SSH_KEYS and not isinstance(view.document.get(*parameters, "jobssh"), bool):
+        if known is not _SSH_KEYS:
+            for key in ("port", "logdir"):
+                if not view.document.get(*parameters, key):
+                    yield Violation((*parameters, key), f"{key} is missing or empty")
+        elif not isinstance(view.document.get(*parameters, "jobssh"), bool):
             yield Violation((*parameters, "jobssh"), "jobssh is not true or false")
 
 

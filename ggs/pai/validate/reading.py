@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ggs.pai.job.document import MAX_BYTES, MAX_DEPTH, MAX_VALUES
+from ggs.pai.job.document import MAX_BYTES
+from ggs.pai.job.yaml_nodes import MAX_DEPTH
 from ggs.pai.validate.finding import RULES, JobView, Rule, Violation, rule
 
 _BAD_YAML = "the server answers 500 with its YAML reader's message"
@@ -16,12 +17,12 @@ for _name, _consequence, _fix, _fact in (
         "put long scripts into the image or a storage",
         f"A job file may have at most {MAX_BYTES} bytes.",
     ),
-    ("yaml-encoding", _BAD_YAML, "save the file as UTF-8", "Job files are UTF-8 text."),
     (
         "yaml-syntax",
-        _BAD_YAML,
+        f"{_BAD_YAML}, or takes it and the init container fails on every attempt",
         "correct the YAML; text with : # {{ or quotes in it is best put between quotes",
-        "Text that is not YAML is answered with 500, not with 400.",
+        "Text that is not YAML is answered with 500, not with 400. The server's reader is more lenient than "
+        "the init container's in some places: such a file is stored, and fails later.",
     ),
     (
         "yaml-documents",
@@ -36,20 +37,48 @@ for _name, _consequence, _fix, _fact in (
         "The server builds plain data only and refuses tags such as !!python/… and !!js/….",
     ),
     (
-        "yaml-key",
-        "the server turns the key into the text [object Object] and answers 400",
-        "put text that starts with { between quotes; references are written <% $parameters.x %>",
-        "Keys are text. {{ x }} without quotes is a mapping whose key is a mapping.",
-    ),
-    (
         "yaml-too-complex",
-        "nothing good: no job needs it, and reading it costs the server time and memory",
-        "write the values out",
-        f"A file may be {MAX_DEPTH} levels deep and have {MAX_VALUES} values after its aliases "
-        "are expanded; both limits are those of this check.",
+        "OpenPAI's server may take it; its init container fails at about 480 levels",
+        "write the values out on fewer levels",
+        f"A file may be {MAX_DEPTH} levels deep: the limit is that of this check.",
     ),
 ):
     RULES[_name] = Rule(_name, "error", "both", _consequence, _fix, _fact)
+
+
+@rule(
+    "yaml-encoding",
+    "error",
+    consequence="the server puts U+FFFD in the place of each byte that is not UTF-8",
+    fix="save the file as UTF-8",
+)
+def encoding(view: JobView) -> Iterator[Violation]:
+    """Job files are UTF-8 text; in a comment other bytes do no harm."""
+    yield from _notes(view, "yaml-encoding")
+
+
+@rule(
+    "yaml-aliases",
+    "warning",
+    consequence="what lies beyond is not checked; the server takes it",
+    fix="write the values out",
+)
+def aliases(view: JobView) -> Iterator[Violation]:
+    """Aliases of aliases multiply: this check follows them as far as to 60000 values."""
+    yield from _notes(view, "yaml-aliases")
+
+
+@rule(
+    "yaml-key",
+    "error",
+    consequence="the server turns the key into the text [object Object]: where text is needed it answers "
+    "400, elsewhere 202, and the init container fails on every attempt",
+    fix="put text that starts with { between quotes; references are written <% $parameters.x %>",
+)
+def structured_key(view: JobView) -> Iterator[Violation]:
+    """Keys are text. {{ x }} without quotes is a mapping whose key is a mapping, which Python cannot
+    read."""
+    yield from _notes(view, "yaml-key")
 
 
 @rule(

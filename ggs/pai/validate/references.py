@@ -61,8 +61,8 @@ def duplicate_prerequisite(view: JobView) -> Iterator[Violation]:
 @rule(
     "prerequisite-name-shared",
     "error",
-    consequence="the init container's image check fails on every attempt, and plugins may get "
-    "the wrong prerequisite",
+    consequence="the init container's image check ends with 254, which is never retried, and plugins may "
+    "get the wrong prerequisite",
     fix="give each prerequisite a name of its own, whatever its type",
 )
 def shared_name(view: JobView) -> Iterator[Violation]:

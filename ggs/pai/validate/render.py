@@ -54,17 +54,23 @@ def _place(file: Path, finding: Finding) -> str:
     return f"{file}:{finding.line}"
 
 
+def _severity(finding: Finding) -> str:
+    """`error` for both systems; else also for which."""
+    names = {"both": "", "openpai": " on OpenPAI 1.8.1", "ltp": " on LTP"}
+    return finding.severity + names[finding.target]
+
+
 def _line(file: Path, finding: Finding) -> Text:
     path = f"{finding.path}: " if finding.path else ""
     return Text(
-        f"{_place(file, finding)}: {finding.severity}: {path}{finding.message} [{finding.rule}]; "
+        f"{_place(file, finding)}: {_severity(finding)}: {path}{finding.message} [{finding.rule}]; "
         f"then: {finding.consequence}; fix: {finding.fix}"
     )
 
 
 def _block(file: Path, finding: Finding) -> Text:
     text = Text(f"{_place(file, finding)}  ", style="bold")
-    text.append(finding.severity, style=_STYLES[finding.severity])
+    text.append(_severity(finding), style=_STYLES[finding.severity])
     if finding.path:
         text.append(f"  {finding.path}", style="cyan")
     text.append(f"\n  {finding.message}", style="not bold")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ggs.launch.pai_names import role_key
 from ggs.pai.job.document import Path
 from ggs.pai.validate.finding import JobView, Violation, rule
+from ggs.pai.validate.init_container import INIT_FAILS
 
 _NAME = re.compile(r"[a-z0-9]{1,63}")
 _SCHEMA_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
@@ -26,13 +27,26 @@ _LTP_SHM = 16384
 )
 def role_name(view: JobView) -> Iterator[Violation]:
     """The scheduler lower-cases a role's name and drops what is not a letter or digit; the
-    runtime then looks the role up under the new name. The rule in effect is [a-z0-9]{1,63}."""
+    runtime then looks the role up under the new name. The rule in effect is [a-z0-9]{1,63}, without
+    true, false, null, yes, no, on and off, which YAML 1.1 takes for other things than text."""
     for role in view.roles:
         if _SCHEMA_NAME.fullmatch(role) and not _NAME.fullmatch(role):
             message = f"the role name {role!r} becomes {role_key(role)!r} on the way"
             yield Violation(
                 ("taskRoles", role), message if len(role) <= 63 else f"{len(role)} letters"
             )
+        elif _is_lost(view, role):
+            message = f"the init container reads {role!r} as a truth value or null, not as text"
+            fix = "choose another name, or put it between quotes"
+            yield Violation(
+                ("taskRoles", role), message, fix, f"the server answers 202; then {INIT_FAILS}"
+            )
+
+
+def _is_lost(view: JobView, role: str) -> bool:
+    stored = view.in_container
+    known = stored.get("taskRoles") if isinstance(stored, dict) else None
+    return isinstance(known, dict) and role not in known
 
 
 @rule(

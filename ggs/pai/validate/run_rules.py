@@ -10,12 +10,15 @@ from ggs.pai.validate import (  # noqa: F401  imported for the rules that they r
     completion,
     hived,
     images,
+    init_container,
+    ltp,
     plugins,
     portal,
     reading,
     references,
     roles,
     schema,
+    secrets,
     shell_variables,
     storages,
     templates,
@@ -42,7 +45,9 @@ def refusal(error: DocumentError) -> Finding:
 
 def _findings(view: JobView, target: Target) -> Iterator[Finding]:
     for item in RULES.values():
-        if item.check is None or ("both" not in (target, item.target) and target != item.target):
+        if item.check is None:
             continue
         for problem in item.check(view):
-            yield item.finding(problem, problem.line or view.document.line(problem.path))
+            found = item.finding(problem, problem.line or view.document.line(problem.path))
+            if "both" in (target, found.target) or target == found.target:
+                yield found

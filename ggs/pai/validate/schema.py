@@ -12,7 +12,7 @@ from ggs.pai.job import protocol
 from ggs.pai.job.document import Path
 from ggs.pai.job.model import Job
 from ggs.pai.job.scalars import to_text
-from ggs.pai.validate.finding import JobView, Violation, rule
+from ggs.pai.validate.finding import JobView, Target, Violation, rule
 from ggs.text import shorten
 
 _REFUSED = "the server answers 400 InvalidProtocolError and stores nothing"
@@ -69,16 +69,17 @@ _ADVICE = {
 }
 
 
-def _complaints(view: JobView, *wanted: str) -> Iterator[tuple[Path, ErrorDetails]]:
-    """The model's complaints of some kinds, one for each path.
+def _complaints(view: JobView, *wanted: str) -> Iterator[tuple[Path, ErrorDetails, Target | None]]:
+    """The model's complaints of some kinds, one for each path, and who alone has it.
 
     `extras` is not part of the server's schema and has its own rules.
     """
+    on_ltp = {path for path, _ in view.ltp_refusals}
     for path, error in view.refusals:
         if (path[:1] != ("extras",) or len(path) == 1) and _KINDS.get(
             error["type"], "type"
         ) in wanted:
-            yield path, error
+            yield path, error, None if path in on_ltp else "openpai"
 
 
 def _spelled(value: object) -> str:
@@ -114,8 +115,8 @@ def missing(view: JobView) -> Iterator[Violation]:
     """The server's schema requires protocolVersion, name, type and taskRoles; in a role
     dockerImage, resourcePerInstance (cpu, memoryMB, gpu) and commands; in a prerequisite name and
     type, and uri for an image."""
-    for path, _ in _complaints(view, "missing"):
-        yield Violation(path, f"{path[-1]} is missing")
+    for path, _, target in _complaints(view, "missing"):
+        yield Violation(path, f"{path[-1]} is missing", target=target)
 
 
 @rule(
@@ -127,7 +128,7 @@ def missing(view: JobView) -> Iterator[Violation]:
 def unknown_key(view: JobView) -> Iterator[Violation]:
     """The server refuses any key that its schema does not name, except in parameters, secrets,
     extras, defaults, and prerequisites that are not images."""
-    for path, _ in _complaints(view, "unknown"):
+    for path, _, _ in _complaints(view, "unknown"):
         key = str(path[-1])
         if path == ("jobType",):
             continue
@@ -165,8 +166,8 @@ def _siblings(path: Path) -> list[str]:
 def empty(view: JobView) -> Iterator[Violation]:
     """prerequisites, deployments, taskRoles, commands, preCommands, postCommands and ports may
     not be empty."""
-    for path, _ in _complaints(view, "empty"):
-        yield Violation(path, f"{path[-1]} is empty")
+    for path, _, target in _complaints(view, "empty"):
+        yield Violation(path, f"{path[-1]} is empty", target=target)
 
 
 @rule(
@@ -179,10 +180,11 @@ def value(view: JobView) -> Iterator[Violation]:
     """protocolVersion is 2, type is job; names have 1 to 255 letters, digits, - and _; roles and
     port labels start with a letter or _ and have no -; instances is at least 1, jobRetryCount at
     least 0; a prerequisite's type is dockerimage, script, output or data."""
-    for path, error in _complaints(view, "value"):
+    for path, error, target in _complaints(view, "value"):
         # A key that is wrong is reported at the key, not with the value below it.
         written = path[-1] if error["loc"][-1] == "[key]" else view.document.get(*path)
-        yield Violation(path, f"{_spelled(written)} is not allowed here", _advice(error))
+        message = f"{_spelled(written)} is not allowed here"
+        yield Violation(path, message, _advice(error), target=target)
 
 
 @rule(
@@ -194,42 +196,16 @@ def value(view: JobView) -> Iterator[Violation]:
 def wrong_type(view: JobView) -> Iterator[Violation]:
     """The server converts nothing: a number in quotes is not an integer, and an unquoted number
     or truth value is not text (commands are the usual place)."""
-    for path, error in _complaints(view, "type"):
+    for path, error, target in _complaints(view, "type"):
         if path:
             message = f"{_spelled(view.document.get(*path))} has the wrong type"
             # The schema forgets to say that these are mappings, and the code behind it assumes it.
             forgotten = path[-1] in ("taskRoles", "ports") and path[-2:-1] != ("taskRoles",)
             consequence = "the server answers 500, or stores a job that never runs"
-            yield Violation(path, message, _advice(error), consequence if forgotten else "")
+            text = consequence if forgotten else ""
+            yield Violation(path, message, _advice(error), text, target=target)
         else:
             yield Violation(path, "the file is not a mapping of keys to values")
-
-
-@rule(
-    "job-type",
-    "error",
-    target="openpai",
-    consequence="OpenPAI 1.8.1 answers 400: it does not know the key",
-    fix="leave jobType out: LTP does not require it",
-)
-def job_type(view: JobView) -> Iterator[Violation]:
-    """jobType is a key of LTP alone."""
-    if view.document.get("jobType") is not None:
-        yield Violation(("jobType",), "jobType exists only on LTP")
-
-
-@rule(
-    "job-type-value",
-    "error",
-    target="ltp",
-    consequence="LTP answers 400",
-    fix="write training, inference or others",
-)
-def job_type_value(view: JobView) -> Iterator[Violation]:
-    """LTP's jobType is training, inference or others."""
-    job_type = view.document.get("jobType")
-    if job_type is not None and job_type not in ("training", "inference", "others"):
-        yield Violation(("jobType",), f"{_spelled(job_type)} is not a job type")
 
 
 @rule(
@@ -241,10 +217,9 @@ def job_type_value(view: JobView) -> Iterator[Violation]:
 )
 def extras_type(view: JobView) -> Iterator[Violation]:
     """storages is a list of mappings with a name, com.microsoft.pai.runtimeplugin a list of
-    mappings with plugin and a mapping of parameters; hivedScheduler is a mapping that HiveD
-    clusters check (400)."""
+    mappings with plugin."""
     for path, error in view.refusals:
-        if path[:1] != ("extras",) or path[-1] in ("extras", "jobPriorityClass"):
+        if path[:1] != ("extras",) or path[1:2] == ("hivedScheduler",) or len(path) == 1:
             continue
         if error["type"] in ("missing", "too_short"):
             state = "missing" if error["type"] == "missing" else "empty"

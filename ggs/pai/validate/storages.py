@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from ggs.pai.job.document import Path
 from ggs.pai.job.protocol import PLUGIN_PREFIX
+from ggs.pai.job.scalars import to_text, to_truth
 from ggs.pai.validate.finding import JobView, Violation, rule
 
 _KNOWN = (
@@ -17,6 +18,10 @@ _KNOWN = (
     "hivedScheduler",
     "submitFrom",
     "jobStatusChangeNotification",
+)
+# What PostgreSQL takes for a truth value.
+_TRUTH = re.compile(
+    r"\s*(t(r(ue?)?)?|f(a(l(se?)?)?)?|y(es?)?|no?|on|off?|of|0|1)\s*", re.IGNORECASE | re.ASCII
 )
 _KNOWN_TO_LTP = ("enableLocalStorage", "allowAzCopy", "forceNodes")
 
@@ -36,6 +41,45 @@ def extras_key(view: JobView) -> Iterator[Violation]:
             if key == "storageConfigNames":
                 fix = "write storages: [{name: …}]"
             yield Violation(("extras", key), f"the key {key} is unknown", fix)
+
+
+@rule(
+    "notification-value",
+    "error",
+    consequence="the server answers 500: invalid input syntax for type boolean",
+    fix="write true or false",
+)
+def notification(view: JobView) -> Iterator[Violation]:
+    """jobStatusChangeNotification's running, succeeded, failed, stopped and retried become columns of truth
+    values in the database."""
+    for key in ("running", "succeeded", "failed", "stopped", "retried"):
+        path = ("extras", "jobStatusChangeNotification", key)
+        value = view.document.get(*path)
+        if isinstance(value, (dict, list)) or (
+            value is not None and not _TRUTH.fullmatch(to_text(value))
+        ):
+            yield Violation(path, f"{to_text(value)!r} is no truth value")
+
+
+@rule(
+    "storage-names",
+    "error",
+    consequence="the server answers 500: storageConfigNames.map is not a function",
+    fix="write extras.storages: [{name: …}]",
+)
+def storage_names(view: JobView) -> Iterator[Violation]:
+    """The server rewrites teamwise_storage's storageConfigNames, a list, to storages where the job has
+    none."""
+    if to_truth(view.extras.get("storages")):
+        return
+    for path, item in view.plugins():
+        names = view.document.get(*path, "parameters", "storageConfigNames")
+        if item.get("plugin") != "teamwise_storage":
+            continue
+        if to_truth(names) and not isinstance(names, list):
+            yield Violation(
+                (*path, "parameters", "storageConfigNames"), "storageConfigNames is no list"
+            )
 
 
 @rule(

@@ -1,17 +1,16 @@
-"""References `<% $… %>` and secrets."""
+"""References `<% $… %>`."""
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Iterator
 
-from ggs.pai.job.document import Path, format_path, walk
-from ggs.pai.job.template import MISSING, Reference, lookup, references, unclosed
+from ggs.pai.job.document import Path, walk
+from ggs.pai.job.scalars import to_text
+from ggs.pai.job.stored import in_container
+from ggs.pai.job.template import MISSING, Reference, lookup, references, steps, unclosed
 from ggs.pai.validate.finding import JobView, Violation, rule
 
 _ROOTS = ("$parameters", "$secrets", "$script", "$output", "$data")
-_CONFIDENTIAL = re.compile(r"passw(or)?d|secret|token|api_?key|credential", re.IGNORECASE)
 
 
 def _rendered(view: JobView) -> Iterator[tuple[Path, str, str | None, bool]]:
@@ -42,7 +41,7 @@ def _context(view: JobView, role: str | None) -> dict[str, object]:
     return context
 
 
-def _resolved(view: JobView) -> Iterator[tuple[Path, Reference, object, bool]]:
+def resolved(view: JobView) -> Iterator[tuple[Path, Reference, object, bool]]:
     """Path, reference, value and whether a plugin reads it, of every plain reference."""
     contexts: dict[str | None, dict[str, object]] = {}
     for path, text, role, plugin in _rendered(view):
@@ -90,7 +89,7 @@ def template_kind(view: JobView) -> Iterator[Violation]:
 def template_unknown(view: JobView) -> Iterator[Violation]:
     """An unknown or null reference is left as it stands; in a job with secrets it becomes empty;
     in a plugin's parameters the init container dies of it."""
-    for path, reference, value, plugin in _resolved(view):
+    for path, reference, value, plugin in resolved(view):
         root = reference.name.partition(".")[0].partition("[")[0]
         if value is not MISSING or (plugin and not reference.name.startswith("$")):
             continue
@@ -113,7 +112,7 @@ def template_unknown(view: JobView) -> Iterator[Violation]:
 )
 def template_not_text(view: JobView) -> Iterator[Violation]:
     """In a plugin's parameters only text can be inserted: a number kills the init container."""
-    for path, reference, value, plugin in _resolved(view):
+    for path, reference, value, plugin in resolved(view):
         if plugin and value is not MISSING and not isinstance(value, str):
             yield Violation(path, f"<% {reference.name} %> is not text")
 
@@ -126,7 +125,7 @@ def template_not_text(view: JobView) -> Iterator[Violation]:
 )
 def template_structure(view: JobView) -> Iterator[Violation]:
     """A reference to a mapping or a list is inserted as JavaScript writes it."""
-    for path, reference, value, plugin in _resolved(view):
+    for path, reference, value, plugin in resolved(view):
         if not plugin and isinstance(value, (dict, list)):
             kind = "mapping" if isinstance(value, dict) else "list"
             yield Violation(path, f"<% {reference.name} %> names a {kind}")
@@ -165,42 +164,20 @@ def template_nested(view: JobView) -> Iterator[Violation]:
 
 
 @rule(
-    "secret-escaped",
+    "value-changed",
     "warning",
-    consequence="the command gets the secret with HTML escapes: & becomes &amp;, a quote &quot;",
-    fix="read it from /usr/local/pai/secrets/secrets.yaml in the container, or choose one "
-    "without & < > \" and '",
+    consequence="the command gets another text than the file has",
+    fix="put the value between quotes",
 )
-def secret_escaped(view: JobView) -> Iterator[Violation]:
-    """The init container inserts secrets with an HTML template engine."""
-    for path, reference, value, plugin in _resolved(view):
-        secret = reference.name.startswith("$secrets") and not plugin
-        if secret and isinstance(value, str) and html.escape(value) != value:
-            yield Violation(path, f"<% {reference.name} %> has characters that are escaped")
-
-
-@rule(
-    "secret-not-masked",
-    "error",
-    consequence="everybody who may see the job's configuration can read the secrets",
-    fix="write `secrets:` at the start of a line, in block style",
-)
-def secret_not_masked(view: JobView) -> Iterator[Violation]:
-    """The server masks what stands between a line that begins with secrets: and the next line
-    that begins with a letter, digit or _; a key that is quoted, spaced or indented stays
-    readable."""
-    if view.secrets and not re.search(r"^secrets:", view.document.text, re.M):
-        yield Violation(("secrets",), "the secrets are not masked in the stored configuration")
-
-
-@rule(
-    "secret-in-parameters",
-    "warning",
-    consequence="everybody who may see the job's configuration can read it",
-    fix="move it under secrets and write <% $secrets.name %>",
-)
-def secret_in_parameters(view: JobView) -> Iterator[Violation]:
-    """Parameters are stored as they stand; only secrets are masked."""
-    for path, value in walk(view.parameters, ("parameters",)):
-        if isinstance(value, str) and value and _CONFIDENTIAL.search(str(path[-1])):
-            yield Violation(path, f"{format_path(path)} looks like a secret")
+def value_changed(view: JobView) -> Iterator[Violation]:
+    """The server reads a value first and inserts what JavaScript writes for it: 3.10 becomes 3.1, 1e-4
+    0.0001, 2021-05-03 a date in words. A secret is written by Python: true becomes True."""
+    for path, reference, value, plugin in resolved(view):
+        root, _, rest = reference.name.partition(".")
+        if plugin or value is MISSING or root not in ("$parameters", "$secrets"):
+            continue
+        written = view.document.written.get((root[1:], *steps(rest)))
+        text = to_text(value) if root == "$parameters" else str(in_container(value))
+        if written is not None and written != text:
+            message = f"<% {reference.name} %> is {written} in the file and {text} in the command"
+            yield Violation(path, message)

@@ -47,7 +47,7 @@ WRITTEN = {
 def test_openpai_can_mask_what_is_sent(case: str) -> None:
     text, copes = WRITTEN[case]
     if not copes:
-        with pytest.raises(ConfigurationError, match="would show this file's secrets") as error:
+        with pytest.raises(ConfigurationError, match="cannot mask this file's secrets") as error:
             prepare(parse(text))
         assert SECRET not in str(error.value)
         return

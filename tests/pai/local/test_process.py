@@ -9,6 +9,7 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -322,9 +323,35 @@ def test_gpus_can_be_taken_away(tmp_path: Path) -> None:
 def test_what_openpai_would_refuse_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job = bash_job("true").replace("worker:", "Worker_1:")
+    job = bash_job("true").replace("bash-image:1", "bash-image:V1")
     assert run_job(job, tmp_path, "process").code == 0
-    assert "the role name 'Worker_1'" in capsys.readouterr().out
+    assert "the tag 'V1' is refused" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("parameters", "failure"),
+    [
+        ({"preCommands": ["echo 'a' \"b\""]}, "are not YAML"),
+        ({"preCommands": [True]}, "the command True is not text"),
+        ({"preCommands": ["a"], "callbacks": []}, "callbacks beside preCommands"),
+        ({"preCommands": ["echo <% $parameters.none %>"]}, "KeyError: 'none'"),
+    ],
+)
+def test_where_openpais_init_container_fails_the_job_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], parameters: dict[str, Any], failure: str
+) -> None:
+    plugin = {"plugin": "cmd", "parameters": parameters}
+    extras = {"com.microsoft.pai.runtimeplugin": [plugin]}
+    job = bash_job("true", extras=extras, parameters={})
+    assert run_job(job, tmp_path, "process").code == 1
+    assert failure in capsys.readouterr().err
+
+
+def test_a_plugins_command_of_several_lines_is_one_line_as_on_openpai(tmp_path: Path) -> None:
+    plugin = {"plugin": "cmd", "parameters": {"preCommands": ["echo one\necho two\n"]}}
+    job = bash_job("true", extras={"com.microsoft.pai.runtimeplugin": [plugin]}, instances=1)
+    result = run_job(job, tmp_path, "process")
+    assert result.log(0, "worker", 0).splitlines() == ["onenecho twon"]
 
 
 def test_the_final_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
