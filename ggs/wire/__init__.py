@@ -22,7 +22,8 @@ rounded down) and `high` (its largest, rounded up), and level j of 0 ... L = 127
 magnitude low + (high - low) (j / L)^2, computed in float32 in this order, its last 8 bits cleared.
 Selected elements are all larger than a threshold and most lie near it, so levels from zero up would
 be wasted; the squares put most of them where most elements are. sign: one bit a value, 1 for
-negative; the block's scale is its mean magnitude.
+negative; the block's scale is its mean magnitude, and at most twice the lower median of its magnitudes
+that are not zero: a few outliers stay in the residual rather than speak for the others.
 
 Indices. k = n and k = 0: nothing. Otherwise Elias-Fano with l low bits: the low parts are k numbers
 of l bits, one after the other; the high part has bit (index_i >> l) + i set for each i and

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ggs.compiled import compiled
-from ggs.wire.layout import BLOCK
+from ggs.wire.layout import BLOCK, MOST_MEDIANS
 
 Array = Any  # numpy arrays; numba's types are beyond mypy
 
@@ -274,26 +274,36 @@ def write_sign(
     last: int,
 ) -> None:
     """sign, with `width` 1; `codes` is zero before."""
-    sums = np.empty(BLOCK, np.float64)
+    sums, magnitudes = np.empty(BLOCK, np.float64), np.empty(BLOCK, np.float64)
     scratch = np.empty(1, np.float32)
     for start in range(first, last, BLOCK):
         stop = min(start + BLOCK, last)
         sums[:] = 0
+        nonzero, least = 0, np.inf
         for i in range(start, stop):
-            sums[i - start] = abs(_to_float32(source[i]))
+            magnitude = np.float64(abs(_to_float32(source[i])))
+            sums[i - start] = magnitude
+            if magnitude > 0:
+                magnitudes[nonzero] = magnitude
+                nonzero += 1
+                least = min(least, magnitude)
         half = BLOCK // 2
         while half:  # this order of additions is part of the format
             for j in range(half):
                 sums[j] += sums[j + half]
             half //= 2
-        scratch[0] = np.float32(sums[0] / (stop - start))
+        scale = sums[0] / (stop - start)
+        if nonzero and scale > MOST_MEDIANS * least:  # else it is below as many medians too
+            median = np.sort(magnitudes[:nonzero])[(nonzero - 1) // 2]
+            scale = min(scale, MOST_MEDIANS * median)
+        scratch[0] = np.float32(scale)
         bits = scratch.view(np.int32)[0]
         code = min((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, BF16_TOP)
         scales[start // BLOCK] = code
-        mean = _read_scale(code, scratch)
+        scale32 = _read_scale(code, scratch)
         for i in range(start, stop):
             negative = _to_float32(source[i]) < 0
-            sent[i] = -mean if negative else mean
+            sent[i] = -scale32 if negative else scale32
             codes[i >> 3] |= int(negative) * width << (i & 7)
 
 

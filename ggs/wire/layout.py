@@ -14,6 +14,8 @@ CHECKSUM_AT = 16
 """First byte of the checksum, which reaches to the end of the header."""
 BLOCK = 256
 """Values that share one scale."""
+MOST_MEDIANS = 2.0
+"""The largest scale of `sign`, in medians of its block: what keeps one outlier from speaking for all."""
 MAX_NUMEL = 2**48 - 1
 
 

@@ -8,7 +8,7 @@ device, so devices agree bit by bit.
 import torch
 from torch import Tensor
 
-from ggs.wire.layout import BLOCK, CHECKSUM_AT, HEADER_BYTES, Layout
+from ggs.wire.layout import BLOCK, CHECKSUM_AT, HEADER_BYTES, MOST_MEDIANS, Layout
 
 BF16_MAX = float(torch.finfo(torch.bfloat16).max)
 FP32_MAX = float(torch.finfo(torch.float32).max)
@@ -154,17 +154,27 @@ def _read_companded(buffer: Tensor, layout: Layout) -> Tensor | None:
     return torch.where(codes > top, -sent, sent).view(-1)[: layout.count]
 
 
+def _median_of_nonzero(magnitudes: Tensor) -> Tensor:
+    """(b, 256) of magnitudes -> (b, 1), the lower median of those above zero; 0 where there is none."""
+    ascending = magnitudes.sort(1).values
+    nonzero = (ascending > 0).sum(1, keepdim=True)
+    lower = ascending.shape[1] - nonzero + (nonzero - 1).clamp_(min=0) // 2
+    return ascending.gather(1, lower.clamp_(max=ascending.shape[1] - 1))
+
+
 def _write_sign(buffer: Tensor, layout: Layout, values: Tensor) -> Tensor:
-    """`sign`: one bit a value and the block's mean magnitude."""
+    """`sign`: one bit a value, and the block's mean magnitude or what outliers leave of it."""
     short = -layout.count % BLOCK
     sums = torch.nn.functional.pad(values.abs().to(torch.float64), (0, short)).view(-1, BLOCK)
+    most = MOST_MEDIANS * _median_of_nonzero(sums)
     # Halving fixes the order of the additions, which decides the last bit of the sum.
     while sums.shape[1] > 1:
         half = sums.shape[1] // 2
         sums = sums[:, :half] + sums[:, half:]
     sizes = torch.full_like(sums, BLOCK)
     sizes[-1] = BLOCK - short
-    mean = (sums / sizes).to(torch.float32).clamp_(max=BF16_MAX).view(-1).to(torch.bfloat16)
+    scale = torch.minimum(sums / sizes, most)
+    mean = scale.to(torch.float32).clamp_(max=BF16_MAX).view(-1).to(torch.bfloat16)
     scales = mean.view(torch.uint8)
     buffer[layout.scales : layout.scales + scales.numel()] = scales
     negative = values < 0

@@ -147,6 +147,24 @@ def test_error_of_each_format(scale: float) -> None:
         assert bool((sent.sign() == values.sign()).all())
 
 
+@BOTH
+def test_an_outlier_does_not_speak_for_the_others(
+    codec: ModuleType, use: pytest.MonkeyPatch
+) -> None:
+    use.setattr(wire, "_codec", lambda device: codec)
+    for outliers in (1, 100):
+        values = torch.linspace(1.0, 1.5, 300)
+        values[:outliers] = -1e6
+        sent = wire.encode(torch.arange(300), values, 300, "sign")[1]
+        assert bool((sent[:outliers] < 0).all())
+        assert bool((sent[outliers:256] > 0).all())
+        assert float(sent.abs().max()) <= 3.0
+    sparse = torch.zeros(256)
+    sparse[[3, 7]] = torch.tensor([2.0, -4.0])  # the mean of all is far below the median
+    assert float(wire.encode(torch.arange(256), sparse, 256, "sign")[1][3]) == 6 / 256
+    assert not wire.encode(torch.arange(4), torch.zeros(4), 4, "sign")[1].any()
+
+
 @pytest.mark.parametrize("form", wire.VALUES_FORMATS)
 @cases(0.2)
 @given(SCALES, st.integers(0, 10**6))
