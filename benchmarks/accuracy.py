@@ -124,6 +124,7 @@ def config(run: Run, arguments: argparse.Namespace, folder: str) -> TrainConfig:
             "image_size": arguments.image_size,
             "run_dir": folder,
             unit: int(amount),
+            "momentum_follows_density": False,  # in results without that setting it did not
             **settings,
             **run["settings"],
         },

@@ -12,18 +12,22 @@ from torch import Tensor, nn
 from ggs.checks import check_whole
 from ggs.dist.process_group import Group
 from ggs.errors import CheckpointError, ConfigurationError, NonFiniteError, UnsupportedError
-from ggs.exchange import create
+from ggs.exchange import create, forecast
 from ggs.exchange.base import ExchangeTask, Update
+from ggs.exchange.cost import ring_bytes
 from ggs.exchange.create import ExchangeName
 from ggs.optim.base import DistributedOptimizer, HasGradient
 from ggs.optim.batchnorm import BatchNormMode
+from ggs.optim.budget import Budget, fit
 from ggs.optim.digest import StepDigest
 from ggs.optim.flat import FlatParameters
 from ggs.optim.gradients import average_gradients
 from ggs.optim.schedule import DensitySchedule, check_density, exponential_warmup, selected_count
-from ggs.wire.layout import check_format
+from ggs.wire.layout import FORMATS, check_format
 
 Scope = Literal["global", "tensor"]
+DEFAULT_DENSITY = 0.001
+DEFAULT_VALUES = "fp32"
 
 
 class ResidualOptimizer(DistributedOptimizer):
@@ -39,12 +43,13 @@ class ResidualOptimizer(DistributedOptimizer):
         self,
         optimizer: torch.optim.Optimizer,
         model: nn.Module,
-        density: float | DensitySchedule = 0.001,
+        density: float | DensitySchedule | None = None,
         *,
+        budget: str | float | None = None,
         warmup_steps: int = 0,
         every: int = 1,
         scope: Scope = "global",
-        values: str = "fp32",
+        values: str | None = None,
         exchange: ExchangeName = "auto",
         workers_per_node: int | None = None,
         batchnorm: BatchNormMode = "average",
@@ -52,19 +57,27 @@ class ResidualOptimizer(DistributedOptimizer):
         max_consecutive_skips: int = 100,
         process_group: Group | None = None,
     ) -> None:
+        limit = None if budget is None else Budget.parse(budget)
+        if limit is not None and density is not None:
+            raise ConfigurationError(
+                f"density is {density} and budget is {budget!r}: give one of them, the other follows"
+            )
+        density = DEFAULT_DENSITY if density is None else density
         self._schedule = _schedule(density, warmup_steps)
         if scope not in get_args(Scope):
             raise ConfigurationError(f"scope is {scope!r}: choose 'global' or 'tensor'")
-        check_format(values)
+        if values is not None:
+            check_format(values)
         self._check_every(every, exchange)
         check_whole("dense_below", dense_below, least=0)
         create.check(exchange, workers_per_node)
         settings = {
             "density": "a schedule" if callable(density) else float(density),
+            "budget": budget,
             "warmup_steps": warmup_steps,
             "every": every,
             "scope": scope,
-            "values": values,
+            "values": values or DEFAULT_VALUES,
             "exchange": exchange,
             "workers_per_node": (
                 create.stated_node_size(workers_per_node) if exchange == "hierarchical" else None
@@ -75,8 +88,17 @@ class ResidualOptimizer(DistributedOptimizer):
         super().__init__(
             optimizer, model, settings, batchnorm, max_consecutive_skips, process_group
         )
-        self._values, self._exchange_name = values, exchange
+        self._exchange_name, self._scope = exchange, scope
         self._flat = FlatParameters(self.shared, self.strides, dense_below)
+        self._segments = self._flat.segments(per_tensor=scope == "tensor")
+        if limit is not None:
+            local = create.stated_node_size(workers_per_node) or 1
+            values, density = self.fit_budget(limit, values, max(2, self.collectives.size), local)
+            values, density = self._as_on_rank_0(values, density)
+            self._schedule = _schedule(density, warmup_steps)
+        self.settled_density = None if callable(density) else float(density)
+        """The density after the warm-up; None where a function says which."""
+        self._values = values = values or DEFAULT_VALUES
         if values == "fp64" and self._flat.dtype != torch.float64:
             raise ConfigurationError(
                 "values is 'fp64' but no parameter is float64: choose 'fp32', which loses nothing"
@@ -85,7 +107,6 @@ class ResidualOptimizer(DistributedOptimizer):
         """(n,) what of this worker the others have not got yet, in flat order."""
         self._dense = self.residual[: self._flat.dense_numel]
         self._sparse = self.residual[self._flat.dense_numel :]
-        self._segments = self._flat.segments(per_tensor=scope == "tensor")
         offsets = (*(start for start, _ in self._segments), len(self._sparse))
         task = ExchangeTask(self._sparse, offsets, values, self._on_selected)
         self._exchange = create.create(exchange, self.collectives, task, workers_per_node)
@@ -110,6 +131,62 @@ class ResidualOptimizer(DistributedOptimizer):
     def flat(self) -> FlatParameters:
         """The shared parameters as one index space."""
         return self._flat
+
+    @property
+    def segments(self) -> list[tuple[int, int]]:
+        """(start, length) of each range of the sparse elements from which a share is selected."""
+        return self._segments
+
+    @property
+    def values(self) -> str:
+        """The format in which selected values travel."""
+        return self._values
+
+    def bytes_of_exchange(
+        self, density: float, values: str, workers: int, local: int
+    ) -> tuple[str, int]:
+        """The exchange that ``workers`` would have, ``local`` of them on each node, and the bytes that the
+        one that sends most sends in it, agreement and headers counted.
+
+        Raises ConfigurationError for an exchange that is impossible with these workers.
+        """
+        offsets = (
+            *(start for start, _ in self._segments),
+            self._flat.numel - self._flat.dense_numel,
+        )
+        counts = [selected_count(numel, density) for _, numel in self._segments]
+        name, sent = forecast.bytes_sent(
+            self._exchange_name, offsets, counts, workers, local, values, self.device.type
+        )
+        whole = self._flat.dense_numel * self._flat.dtype.itemsize
+        others = sum(int(ring_bytes(size, workers)) for size in [whole, *self.agreement_bytes])
+        return name, sent + others
+
+    def fit_budget(
+        self, budget: Budget, values: str | None, workers: int, local: int
+    ) -> tuple[str, float]:
+        """The format of values and the density with which each of ``workers`` keeps to ``budget`` a step.
+
+        Raises ConfigurationError where even one element is too much.
+        """
+        trained = [p for _, p in [*self.shared, *self._locals]]
+        size = sum(p.numel() * p.element_size() for p in trained)
+        limit = budget.bytes_per_step(sum(p.numel() for p in trained), ring_bytes(size, workers))
+        return fit(
+            limit * self.every,
+            lambda form, density: self.bytes_of_exchange(density, form, workers, local)[1],
+            self._flat.numel - self._flat.dense_numel,
+            values,
+        )
+
+    def _as_on_rank_0(self, values: str, density: float) -> tuple[str, float]:
+        """What LOCAL_WORLD_SIZE and other surroundings of the workers must not decide; a collective."""
+        names = list(FORMATS)
+        chosen = torch.tensor(
+            [density, names.index(values)], dtype=torch.float64, device=self.device
+        )
+        self.collectives.broadcast_(chosen)
+        return names[int(chosen[1])], float(chosen[0])
 
     def density_at(self, step: int) -> float:
         """The share of elements that step ``step`` (0, 1, …) sends."""

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from ggs.errors import ConfigurationError
+from ggs.optim.budget import Budget
 from ggs.train import arguments, values
 from ggs.train.arguments import Group, Metavar
 from ggs.train.duration import Duration, DurationField, IntervalField
@@ -111,17 +113,25 @@ class TrainConfig(BaseModel):
     )
     """ggs sends the largest updates; the baselines: dense averages all gradients, gs sends the largest
     gradients, dgc is Deep Gradient Compression (with sgd)"""
-    density: float = Field(0.001, gt=0, le=1)
-    """share of the elements that a worker sends per step (0.001 = 99.9 % sparsity)"""
+    density: float | None = Field(0.001, gt=0, le=1)
+    """share of the elements that a worker sends per step (0.001 = 99.9 % sparsity); with a budget, what
+    that allows"""
+    budget: str | None = None
+    """instead of a density, what a worker may send per step after the density warm-up: '2 kB', '0.1 bits'
+    (per parameter) or '0.4 %' (of what dense training sends)"""
     density_warmup: DurationField = Duration(1)
     """time over which the density falls exponentially from 1, e.g. '1 epoch', '200 steps' or 0"""
+    momentum_follows_density: bool = False
+    """ggs only: the optimizer's momentum shrinks with the density, since a sparse exchange adds one of its
+    own; false is the paper's algorithm"""
     every: int = Field(1, ge=1, le=10_000)
     """optimizer steps from one exchange to the next (ggs only): above 1 each worker takes local steps in
     between, and the sum of its updates is exchanged as one"""
     scope: Literal["global", "tensor"] = "global"
     """select over the whole model, or the same share of each tensor"""
-    values: Literal["fp32", "bf16", "int8", "int4", "sign"] = "fp32"
-    """format of the sent values; the rounding error stays in the residual"""
+    values: Literal["fp32", "bf16", "int8", "int4", "sign"] | None = "fp32"
+    """format of the sent values; the rounding error stays in the residual; with a budget and unset, what
+    suits that"""
     batchnorm: Literal["average", "local", "dense", "recalibrate"] = "average"
     """batch-norm layers: local to each worker; the same, averaged for evaluation and saving; synchronised
     every step; or averaged with statistics measured anew"""
@@ -207,6 +217,31 @@ class TrainConfig(BaseModel):
     def _has_a_place_for_checkpoints(self) -> "TrainConfig":
         if self.checkpoint_every is not None and self.checkpoint_dir is None:
             raise ValueError("checkpoint_every: give a --checkpoint-dir to write checkpoints to")
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leaves_open_what_a_budget_decides(cls, settings: Any) -> Any:
+        if isinstance(settings, dict) and settings.get("budget") is not None:
+            return {"density": None, "values": None, **settings}
+        return settings
+
+    @model_validator(mode="after")
+    def _has_one_amount_to_send(self) -> "TrainConfig":
+        if self.budget is not None:
+            if self.density is not None:
+                raise ValueError(
+                    f"budget: {self.budget} and density {self.density:g} are given: give one of them, "
+                    "the other follows"
+                )
+            if self.method == "dense":
+                raise ValueError(
+                    f"budget: {self.budget} is for the sparse methods, and method is dense; give --method ggs"
+                )
+            try:
+                Budget.parse(self.budget)
+            except ConfigurationError as error:
+                raise ValueError(f"budget: {error}") from None
         return self
 
     @model_validator(mode="after")

@@ -117,6 +117,14 @@ class Reporter:
             rows.append(
                 ("skipped", f"{summary['skipped_steps']:,} steps with NaN or infinite gradients")
             )
+        if summary.get("momentum") is not None and summary["momentum"] != summary["momentum_taken"]:
+            rows.append(
+                (
+                    "momentum",
+                    f"{summary['momentum_taken']:.3g} instead of {summary['momentum']:g}: it follows the "
+                    "density",
+                )
+            )
         rows.append(("results", folder))
         optimizer = (
             summary["optimizer"]

@@ -62,6 +62,8 @@ class DryRun:
     backend: str
     images: tuple[int, int]
     parameters: tuple[Parameter, ...]
+    density: float
+    values: str
     traffic: Traffic
     """Of a step after the density warm-up."""
     whole_run: WholeRun
@@ -96,8 +98,10 @@ def dry_run(config: TrainConfig) -> DryRun:
         device=device_name(device),
         backend=backend,
         images=(len(images[0]), len(images[1])),
-        parameters=tuple(_parameters(config, model, optimizer)),
-        traffic=forecast.step(config.density),
+        parameters=tuple(_parameters(config, model, optimizer, forecast.density)),
+        density=forecast.density,
+        values=forecast.values,
+        traffic=forecast.step(forecast.density),
         whole_run=forecast.run(plan.steps, plan.density_warmup),
         memory=memory,
         seconds=trainer.state.training_seconds,
@@ -114,7 +118,7 @@ def _world(config: TrainConfig) -> tuple[int, int, str]:
 
 
 def _parameters(
-    config: TrainConfig, model: nn.Module, optimizer: DistributedOptimizer
+    config: TrainConfig, model: nn.Module, optimizer: DistributedOptimizer, density: float
 ) -> Iterator[Parameter]:
     shared = {name for name, _ in optimizer.shared}
     for name, parameter in model.named_parameters():
@@ -126,7 +130,7 @@ def _parameters(
         elif config.method == "dense" or numel < config.dense_below:
             yield Parameter(name, shape, "dense", numel)
         else:
-            sent = selected_count(numel, config.density) if config.scope == "tensor" else None
+            sent = selected_count(numel, density) if config.scope == "tensor" else None
             yield Parameter(name, shape, "sparse", sent)
 
 
@@ -221,8 +225,8 @@ def _exchange_text(run: DryRun) -> dict[str, str]:
     warms_up = run.plan.density_warmup > 0
     parts = {}
     meaning = {
-        "sparse": f"of which {traffic.elements:,} are sent (density {config.density:g}, "
-        f"{config.scope}, {config.values}, {traffic.exchange})",
+        "sparse": f"of which {traffic.elements:,} are sent (density {run.density:.4g}, "
+        f"{config.scope}, {run.values}, {traffic.exchange})",
         "dense": "sent whole every step",
         "local": f"never sent: batch norm, {config.batchnorm}",
         "frozen": "not trained",

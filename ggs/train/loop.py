@@ -105,7 +105,7 @@ class RunPlan:
             return ""
         return (
             f"ggs: warning: density_warmup: {config.density_warmup} ({self.density_warmup:,} steps) last to "
-            f"the end of the run ({self.steps:,} steps): density {config.density:g} is never reached; "
+            f"the end of the run ({self.steps:,} steps): the density after it is never reached; "
             "give a shorter --density-warmup, 0 for none"
         )
 

@@ -134,10 +134,12 @@ def distribute(
     own: dict[str, Any] = {"clip_norm": config.clip_norm} if config.method == "dgc" else {}
     if config.method == "ggs":
         own["every"] = config.every
+        own["momentum_follows_density"] = config.momentum_follows_density
     return SPARSE[config.method](
         optimizer,
         model,
         config.density,
+        budget=config.budget,
         warmup_steps=warmup_steps,
         scope=config.scope,
         values=config.values,

@@ -94,6 +94,10 @@ class Summary(Record):
     density: Figure | None = None
     """With local steps, of an exchange."""
     density_warmup_steps: Count | None = None
+    momentum: Figure | None = None
+    """The optimizer's, as it is set; None where it has none that is known."""
+    momentum_taken: Figure | None = None
+    """What became of it in the last step, where momentum follows the density."""
     every: Count | None = None
     """Steps from one exchange to the next; 1 where every step is one."""
     settled_steps: Count | None = None

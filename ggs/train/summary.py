@@ -5,6 +5,7 @@ import platform
 import torch
 
 from ggs._version import __version__
+from ggs.optim.ggs import GGS
 from ggs.train.loop import Trainer
 from ggs.train.records import Summary
 
@@ -33,6 +34,9 @@ def summarise(
         if state.settled_steps
         else (state.step, state.bytes_sent, state.dense_bytes, state.elements, state.exchanges)
     )
+    momentum, taken = None, None
+    if isinstance(optimizer, GGS) and (pairs := optimizer.momentum_at(max(0, state.step - 1))):
+        momentum, taken = pairs[0]
     exchanges = steps if config.every == 1 else max(1, exchanges)
     total = state.bytes_sent
     global_batch_size = config.batch_size * config.accumulate * world_size
@@ -49,6 +53,8 @@ def summarise(
         world_size=world_size,
         density=elements / (exchanges * optimizer.statistics.numel),
         density_warmup_steps=trainer.plan.density_warmup,
+        momentum=momentum,
+        momentum_taken=taken,
         every=config.every,
         settled_steps=state.settled_steps,
         steps=state.step,

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from ggs.exchange import forecast
 from ggs.exchange.cost import ring_bytes
 from ggs.optim.base import DistributedOptimizer
-from ggs.optim.error_feedback import ResidualOptimizer
+from ggs.optim.budget import Budget
+from ggs.optim.error_feedback import DEFAULT_DENSITY, ResidualOptimizer
 from ggs.optim.schedule import exponential_warmup, selected_count
 from ggs.train.config import TrainConfig
 
@@ -60,7 +60,15 @@ class TrafficForecast:
         local: int,
     ) -> None:
         self._config, self._optimizer = config, optimizer
-        self._workers, self._local = workers, local
+        self._workers, self._local = workers, config.workers_per_node or local
+        self.values, self.density = "fp32", 1.0
+        """In which format which share is sent after the density warm-up."""
+        if isinstance(optimizer, ResidualOptimizer):
+            self.values, self.density = optimizer.values, config.density or DEFAULT_DENSITY
+            if config.budget is not None:
+                budget = Budget.parse(config.budget)
+                sizes = self._workers, self._local
+                self.values, self.density = optimizer.fit_budget(budget, config.values, *sizes)
         trained = (p for p in optimizer.model.parameters() if p.requires_grad)
         self._dense = self._ring(sum(p.numel() * p.element_size() for p in trained))
         self._agreement = sum(self._ring(size) for size in optimizer.agreement_bytes)
@@ -73,32 +81,20 @@ class TrafficForecast:
 
         Raises ConfigurationError for an exchange that is impossible with these workers.
         """
-        optimizer, config = self._optimizer, self._config
+        optimizer = self._optimizer
         if not isinstance(optimizer, ResidualOptimizer):
             shared = self._ring(sum(p.numel() * p.element_size() for _, p in optimizer.shared))
             return Traffic("all-reduce", 0, self._agreement + shared, self._dense)
-        flat = optimizer.flat
-        segments = flat.segments(per_tensor=config.scope == "tensor")
-        counts = [selected_count(numel, density) for _, numel in segments]
-        whole = self._ring(flat.dense_numel * flat.dtype.itemsize)
-        offsets = (*(start for start, _ in segments), flat.numel - flat.dense_numel)
-        name, sent = forecast.bytes_sent(
-            config.exchange,
-            offsets,
-            counts,
-            self._workers,
-            config.workers_per_node or self._local,
-            config.values,
-            optimizer.device.type,
-        )
-        return Traffic(name, sum(counts), self._agreement + whole + sent, self._dense)
+        counts = [selected_count(numel, density) for _, numel in optimizer.segments]
+        name, sent = optimizer.bytes_of_exchange(density, self.values, self._workers, self._local)
+        return Traffic(name, sum(counts), sent, self._dense)
 
     def run(self, steps: int, warmup: int) -> WholeRun:
         """All ``steps``, of which the density warm-up is the first ``warmup``.
 
         Of a long warm-up one exchange in the middle of each of ``WARMUP_PARTS`` parts stands for all of it.
         """
-        every, density = self._config.every, exponential_warmup(self._config.density, warmup)
+        every, density = self._config.every, exponential_warmup(self.density, warmup)
         warm = min(steps, warmup) // every  # exchanges, each in the last of its steps
         length = -(-warm // WARMUP_PARTS) | 1  # odd, so that there is one in the middle
         parts = [range(first, min(first + length, warm)) for first in range(0, warm, length)]
@@ -106,7 +102,7 @@ class TrafficForecast:
             (len(part), self.step(density(part[len(part) // 2] * every + every - 1)))
             for part in parts
         ]
-        alike.append((steps // every - warm, self.step(self._config.density)))
+        alike.append((steps // every - warm, self.step(self.density)))
         alike.append(
             (int(steps % every > 0), self.step(density(steps - 1)))
         )  # what is left at the end
