@@ -88,8 +88,8 @@ class DeepGradientCompression(_OnGradients):
 
     Args:
         optimizer: a ``torch.optim.SGD`` without dampening.
-        model, density, warmup_steps, scope, values, exchange, workers_per_node, batchnorm, dense_below,
-            max_consecutive_skips, process_group: as in ``ggs.GGS``. The paper's warm-up is
+        model, density, budget, warmup_steps, scope, values, exchange, workers_per_node, batchnorm,
+            dense_below, max_consecutive_skips, process_group: as in ``ggs.GGS``. The paper's warm-up is
             ``density=staircase_warmup(0.001, 4 * steps_per_epoch)``.
         clip_norm: limit of the mean gradient's norm, C. As in the paper, where what a worker adds to the
             mean is g/N, it limits that share to C/√N, and so g to C·√N: a mean of N independent
@@ -104,11 +104,12 @@ class DeepGradientCompression(_OnGradients):
         self,
         optimizer: torch.optim.Optimizer,
         model: nn.Module,
-        density: float | DensitySchedule = 0.001,
+        density: float | DensitySchedule | None = None,
         *,
+        budget: str | float | None = None,
         warmup_steps: int = 0,
         scope: Scope = "global",
-        values: str = "fp32",
+        values: str | None = None,
         exchange: ExchangeName = "auto",
         workers_per_node: int | None = None,
         batchnorm: BatchNormMode = "average",
@@ -126,6 +127,7 @@ class DeepGradientCompression(_OnGradients):
             optimizer,
             model,
             density,
+            budget=budget,
             warmup_steps=warmup_steps,
             scope=scope,
             values=values,
