@@ -58,6 +58,15 @@ def _local() -> Iterator[Setting]:
                 yield _with(GGS, density=density * every, every=every, momentum=momentum)
 
 
+def _follow() -> Iterator[Setting]:
+    """Momentum that follows the density, from 0.9: with and without a density warm-up."""
+    for momentum in (0.9, 0.7):
+        base = _with(GGS, momentum=momentum, options={"momentum_follows_density": True})
+        for warmup_steps in (0, 50, 100):
+            for density in (0.001, 0.004, 0.0058, 0.01, 0.04):
+                yield _with(base, density=density, warmup_steps=warmup_steps)
+
+
 def _lr() -> Iterator[Setting]:
     """The learning rates of GGS and of dense training."""
     for lr in (1.5e-3, *LEARNING_RATES, 2.4e-2):
@@ -118,6 +127,7 @@ GRIDS: dict[str, Callable[[], Iterable[Setting]]] = {
     "values": _values,
     "warmup": _warmup,
     "local": _local,
+    "follow": _follow,
     "lr": _lr,
     "optimizers": _optimizers,
     "targets": _targets,

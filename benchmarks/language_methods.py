@@ -45,7 +45,7 @@ _SPARSE = ("density", "values", "warmup_steps")
 _PINNED = {"exchange": "allgather", "scope": "global", "dense_below": 0}
 _METHODS = {
     "dense": _Method(ggs.Dense),
-    "ggs": _Method(ggs.GGS, (*_SPARSE, "every"), _PINNED),
+    "ggs": _Method(ggs.GGS, (*_SPARSE, "every"), {**_PINNED, "momentum_follows_density": False}),
     "gs": _Method(GradientSparsification, _SPARSE, _PINNED),
     "powersgd": _Method(PowerSGD, ("warmup_steps",)),
     "sparseloco": _Method(SparseLoCo, (*_SPARSE, "every")),

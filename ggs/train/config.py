@@ -241,7 +241,16 @@ class TrainConfig(BaseModel):
             try:
                 Budget.parse(self.budget)
             except ConfigurationError as error:
-                raise ValueError(f"budget: {error}") from None
+                raise ValueError(str(error)) from None
+        return self
+
+    @model_validator(mode="after")
+    def _has_momentum_before_the_exchange(self) -> "TrainConfig":
+        if self.momentum_follows_density and self.method != "ggs":
+            raise ValueError(
+                f"momentum_follows_density is for method ggs, and method is {self.method}, whose momentum is "
+                "another matter; leave it out or give --method ggs"
+            )
         return self
 
     @model_validator(mode="after")

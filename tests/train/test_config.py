@@ -97,6 +97,13 @@ def test_the_example_passes(root: Path) -> None:
         (["--batch-size", "1000", "--workers", "3", "--accumulate", "2"], ["6,000 images"]),
         (["--backend", "nccl", "--device", "cpu"], ["backend", "nccl", "gloo"]),
         (["--method", "dgc"], ["method: dgc", "adam", "--optimizer sgd --momentum 0.9"]),
+        (["--budget", "2 km"], ["budget", "'2 km'", "'0.4 %'"]),
+        (["--budget", "2 kB", "--density", "0.1"], ["budget: 2 kB", "density 0.1"]),
+        (["--budget", "2 kB", "--method", "dense"], ["budget: 2 kB", "--method ggs"]),
+        (
+            ["--momentum-follows-density", "--method", "gs"],
+            ["momentum_follows_density", "method is gs", "--method ggs"],
+        ),
         (["--every", "0"], ["every: 0", "at least 1"]),
         (
             ["--every", "2", "--method", "gs"],

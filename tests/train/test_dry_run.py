@@ -88,6 +88,10 @@ def test_bytes_by_index_range_are_foretold_closely(tmp_path: Path, workers: Work
         (2, {"density_warmup": "6 steps", "every": 4, "steps": 7, "dense_below": 100}),
         (2, {"density_warmup": "20 steps", "every": 4}),
         (2, {"every": 100}),
+        (2, {"budget": "2 kB", "density_warmup": "6 steps"}),
+        (3, {"budget": "0.4 %", "every": 2, "method": "ggs"}),
+        (2, {"budget": "0.1 bits", "method": "gs"}),
+        (2, {"momentum_follows_density": True}),
         (2, {}),
     ],
     ids=str,
@@ -95,9 +99,12 @@ def test_bytes_by_index_range_are_foretold_closely(tmp_path: Path, workers: Work
 def test_every_byte_of_a_whole_run_is_foretold(
     tmp_path: Path, workers: WorkerPool, count: int, settings: dict[str, Any]
 ) -> None:
-    settings = {"steps": 10, "density": 0.003, **settings}
+    settings = {"steps": 10, **({} if "budget" in settings else {"density": 0.003}), **settings}
     found = dry_run(config_for(workers=count, **settings))
     assert found.whole_run.exact
+    if settings.get("budget") == "2 kB":
+        assert 1900 < found.traffic.bytes_sent <= 2000
+        assert found.values == "sign"
     config = config_for(run_dir=tmp_path, evaluate_every=0, tensorboard=False, **settings)
     workers.run(count, run, config)
     summary = json.loads((tmp_path / "summary.json").read_text())
